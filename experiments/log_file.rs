@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_write_is_in_the_file_and_the_next_one_behind_it() {
+    fn writes_follow_each_other_in_the_file() {
         let folder = tempfile::tempdir().unwrap();
         let mut log = LogFile::new(folder.path()).unwrap();
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);

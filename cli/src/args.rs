@@ -18,18 +18,18 @@ const EXAMPLES: &str = "Examples:
   shoal rm --prefix photos/          delete it
   shoal check --data shoal.data      verify everything, while no server runs
 
-The address of the server is http://127.0.0.1:7411, or that in --server or SHOAL_SERVER. Without a
-server, --data FILE works on the data file itself.
+The server is at http://127.0.0.1:7411, unless --server or SHOAL_SERVER names another address. With
+--data FILE, a command works on the data file itself, without a server.
 
-Exit codes: 0 done, 1 failed, 2 wrong usage or configuration, 3 the object does not exist, 4 a condition (--if-...) does not hold,
-5 done, except for the parts that --lossy leaves out.
+Exit codes: 0 done, 1 failed, 2 wrong usage or configuration, 3 the object does not exist, 4 a condition (--if-...) failed,
+5 done, except for the parts that --lossy skipped.
 With --json, the output of a command is JSON: one object, or one object a line.";
 
-/// Shoal keeps small files: lots of objects of 0 to 4 MiB under keys, durable, on one file or device.
+/// Shoal stores lots of small objects, 0 to 4 MiB each, durably in one file or on one device.
 #[derive(Parser)]
 #[command(name = "shoal", version, after_help = EXAMPLES, max_term_width = 100, propagate_version = true)]
 pub(crate) struct Cli {
-    /// The log on standard error: error, warn, info, debug, trace, or filters such as shoal_engine=debug.
+    /// The level of the log on standard error: error, warn, info, debug, trace, or filters such as shoal_engine=debug.
     #[arg(long, global = true, env = "RUST_LOG", value_name = "LEVEL", hide_env_values = true)]
     pub(crate) log: Option<String>,
 
@@ -41,11 +41,11 @@ pub(crate) struct Cli {
 pub(crate) enum Command {
     /// Run a server.
     Serve(Box<serve::Arguments>),
-    /// Check or show the configuration that a server would have.
+    /// Check or show a server's configuration.
     Config(Box<config::Arguments>),
-    /// Make a new store in a file or on a block device.
+    /// Create a store in a file or on a block device.
     Format(format::Arguments),
-    /// Let a store grow, of a running server or in a file.
+    /// Grow a store, of a running server or in a file.
     Grow(grow::Arguments),
     /// Store a file, or standard input, under a key.
     Put(put::Arguments),
@@ -67,13 +67,13 @@ pub(crate) enum Command {
     Du(du::Arguments),
     /// List buckets, show one, or delete one.
     Bucket(bucket::Arguments),
-    /// Store a folder with everything in it, a tar, or the strings of a server of Redis.
+    /// Store a folder, a tar, or the strings of a Redis server.
     Import(import::Arguments),
-    /// Write objects into a folder, as import read them, or into a tar.
+    /// Write objects into a folder or a tar, in the form that import reads.
     Export(export::Arguments),
-    /// Write all objects of one version, or the changes since another backup, into a file; or verify such files.
+    /// Back up all objects, or the changes since another backup; or verify backups.
     Backup(backup::Arguments),
-    /// Make a new store of a backup, or of a full one and its increments.
+    /// Create a store from a backup, or from a full backup and its increments.
     Restore(restore::Arguments),
     /// Verify a whole store that no server has open, and repair it.
     Check(check::Arguments),
@@ -81,7 +81,7 @@ pub(crate) enum Command {
     Relocation(relocation::Arguments),
     /// Write an archive of configuration, figures, log and space map for a support case.
     Report(report::Arguments),
-    /// Hand out disk space to other processes.
+    /// Allocate disk space for other processes.
     Space(space::Arguments),
     /// Measure this program on this machine.
     Bench(bench::Arguments),

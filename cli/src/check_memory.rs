@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn a_container_has_its_share_and_a_machine_the_usual() {
+    fn container_share_differs_from_machine_default() {
         let of = |default| CheckMemory::divide(None, None, default).unwrap();
         let small = of(Some(Size(128 * MIB)));
         assert_eq!((mib(small.cache), mib(small.held)), (16, 16));

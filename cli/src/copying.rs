@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn no_copy_becomes_a_source() {
+    fn copies_are_not_copied_again() {
         for (from, to, bucket, is_allowed) in [
             ("p/", "q/", "a", true),
             ("p/", "p/", "a", false),

@@ -116,14 +116,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_error_is_one_line_without_repetition() {
+    fn error_is_one_line_without_repetition() {
         let error =
             anyhow::anyhow!("permission\ndenied").context("cannot open x: permission denied").context("put");
         assert_eq!(one_line(&error), "put: cannot open x: permission denied");
     }
 
     #[test]
-    fn exit_codes_tell_usage_from_failure() {
+    fn exit_codes_separate_usage_from_failure() {
         let code = |error: anyhow::Error| format!("{:?}", conclude(Err(error), |_| ()));
         assert_eq!(code(Usage("no".into()).into()), format!("{:?}", ExitCode::from(2)));
         assert_eq!(code(anyhow::anyhow!("no")), format!("{:?}", ExitCode::from(1)));

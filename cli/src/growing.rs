@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_takes_any_larger_size_and_a_device_what_it_has() {
+    fn file_grows_to_any_size_and_device_to_its_end() {
         let file = Device::new(Arc::new(MemDevice::growable(1024)));
         let device = Device::new(Arc::new(MemDevice::new(2048)));
         for it in [&file, &device] {
@@ -183,7 +183,7 @@ mod tests {
 
     /// 40 TiB on a disk with 66 GiB wrote 5.2 GiB of map at once.
     #[test]
-    fn a_size_beyond_the_room_is_refused_with_what_its_map_takes() {
+    fn oversized_growth_error_includes_map_size() {
         let (wanted, room) = (Size(40 << 40), Size(66 << 30));
         let check = |wanted, room, force| {
             check_room("the file", 3_000, wanted, room, force).map_err(|error| error.to_string())
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_are_said_as_options_take_them() {
+    fn sizes_print_in_option_syntax() {
         for text in ["200G", "1T", "1536M", "4K", "4097", "0"] {
             assert_eq!(short(text.parse::<Size>().unwrap().0), text);
         }

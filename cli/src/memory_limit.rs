@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn version_2_has_the_least_limit_of_all_groups_on_the_way() {
+    fn cgroup_v2_uses_smallest_limit_on_path() {
         let group = ("proc/self/cgroup", "0::/system.slice/shoal.service\n");
         let own = "sys/fs/cgroup/system.slice/shoal.service/memory.max";
         assert_eq!(limit_of(&[group, (own, "536870912\n")]), Some(512 * MIB));
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn version_1_has_a_hierarchy_for_memory() {
+    fn cgroup_v1_uses_memory_hierarchy() {
         let group =
             ("proc/self/cgroup", "12:cpu,cpuacct:/x\n7:memory:/docker/ab12\n1:name=systemd:/y\n0::/z\n");
         let own = "sys/fs/cgroup/memory/docker/ab12/memory.limit_in_bytes";
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn files_that_are_missing_or_strange_limit_nothing() {
+    fn missing_or_malformed_files_set_no_limit() {
         assert_eq!(limit_of(&[]), None);
         let strange = [("proc/self/cgroup", "nonsense\n:\n0::\n"), ("sys/fs/cgroup/memory.max", "-1\n")];
         assert_eq!(limit_of(&strange), None);
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn a_command_s_cache_is_at_most_an_eighth_of_the_memory() {
+    fn command_cache_is_at_most_an_eighth_of_memory() {
         let usual = Size(256 * MIB);
         assert_eq!(cache_within(usual, None), usual);
         assert_eq!(cache_within(usual, Some(2 << 30)), usual);
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_takes_its_group_s_memory_or_half_of_the_machine() {
+    fn server_budget_is_cgroup_limit_or_half_of_machine() {
         let root = tempfile::tempdir().unwrap();
         let write = |path: &str, content: &str| {
             let path = root.path().join(path);

@@ -41,7 +41,7 @@ mod tests {
     }
 
     #[test]
-    fn a_state_arrives_at_a_file_and_at_an_abstract_name() {
+    fn notify_reaches_file_and_abstract_sockets() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("notify");
         let socket = UnixDatagram::bind(&path).unwrap();

@@ -156,7 +156,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_are_those_of_the_calendar() {
+    fn timestamps_follow_the_calendar() {
         // As `date -u -d @SECONDS` prints them.
         for (seconds, text) in [
             (0, "1970-01-01T00:00:00Z"),
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_are_shown_without_surprises() {
+    fn keys_are_escaped_for_terminals() {
         assert_eq!(show_key("K\u{e4}se/1".as_bytes()), "K\u{e4}se/1");
         assert_eq!(show_key(b"a\nb\x1b[1m\xff"), "a\\nb\\u{1b}[1m\\xff");
         let mut object = Map::new();

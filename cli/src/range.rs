@@ -86,14 +86,14 @@ mod tests {
     }
 
     #[test]
-    fn knows_what_lies_behind_the_end() {
+    fn range_beyond_the_end_is_empty() {
         let reaches = |text: &str, bytes: u64| text.parse::<RangeArgument>().unwrap().reaches(bytes);
         assert!(reaches("9-", 10) && !reaches("10-", 10) && !reaches("10-20", 10));
         assert!(reaches("-1", 10) && !reaches("-0", 10) && !reaches("-5", 0));
     }
 
     #[test]
-    fn refuses_what_is_no_range() {
+    fn invalid_ranges_are_rejected() {
         for text in
             ["", "-", "5", "a-b", "5-3", "1-2-3", "+1-2", " 1-2", "--5", "0x1-2", "1-99999999999999999999999"]
         {

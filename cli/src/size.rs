@@ -97,7 +97,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn understands_what_people_write() {
+    fn size_suffixes_are_parsed() {
         let cases: [(&str, u64); 17] = [
             ("0", 0),
             ("4096", 4096),
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_what_is_no_size() {
+    fn invalid_sizes_are_rejected() {
         for text in [
             "",
             "G",

@@ -360,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_free_and_nothing_there_are_no_trouble() {
+    fn empty_and_full_spaces_render() {
         for map in [SpaceMap::new(4096, 100, 16), SpaceMap::new(4096, 0, 16)] {
             assert!(map.lines().len() > 5 && map.json()["free_runs"] == 0);
         }

@@ -144,7 +144,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn steps_run_one_after_the_other_on_a_thread_that_is_there() {
+    async fn stop_steps_run_in_order_on_one_thread() {
         let stop = StopThread::start().unwrap();
         let first = stop.run(|| thread::current().id()).await.unwrap();
         assert_eq!(stop.run(|| thread::current().id()).await.unwrap(), first);
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn the_time_runs_from_the_beginning_of_the_end() {
+    fn stop_time_starts_with_the_stop() {
         let time = StopTime::new(Duration::from_secs(25));
         assert_eq!((time.left(), time.drain_max()), (Duration::from_secs(25), DRAIN_MAX));
         time.begin();

@@ -385,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn rates_are_those_between_two_moments() {
+    fn rates_are_computed_between_samples() {
         let (before, now) = (stat(&[("pool.hits", 5)], 10, 100), stat(&[("pool.hits", 9)], 12, 300));
         let summary = Summary::between(&before, &now, Duration::from_secs(2));
         assert_eq!((summary.growth("pool.hits"), summary.rate("pool.hits")), (4, 2.0));
@@ -399,7 +399,7 @@ mod tests {
     }
 
     #[test]
-    fn the_lines_say_what_is_wrong() {
+    fn summary_lines_report_problems() {
         let healthy = stat(&[("space.device_max", 400)], 1, 0);
         let line = |stat: &Stat, name: &str| {
             Summary::new(stat).lines().into_iter().find(|(its, _)| *its == name).unwrap().1

@@ -252,7 +252,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn flips_that_nobody_noticed_are_a_row() {
+    fn undetected_flips_have_a_row() {
         let line = "| lmdb | 2000 | 680 | 7 | 30 | 150 | 1133 |";
         let words = hidden(line).unwrap();
         assert_eq!(words.split_whitespace().collect::<Vec<_>>(), ["flips", "lmdb", "1283.000"]);
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn a_store_is_asked_everything() {
+    fn every_store_answers_every_question() {
         let folder = std::env::temp_dir().join(format!("shoal-charts-test-{}", std::process::id()));
         fs::create_dir_all(&folder).unwrap();
         for name in ["shoal", "sqlite"] {

@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn wrong_and_torn_pages_are_noticed() {
+    fn wrong_and_torn_pages_are_detected() {
         let mut page = [0; BLOCK_BYTES];
         stamp(&mut page, 7, 5);
         assert_eq!(checked(&page, 7), 5);

@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn shares_are_those_of_the_distribution() {
+    fn shares_match_distribution() {
         let zipf = Zipf::new(6400, 0.8);
         let mut random = Random::new(1);
         let mut counts = vec![0_u32; 6400];

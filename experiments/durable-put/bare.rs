@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn a_head_in_pieces_is_no_command_yet_and_others_are_refused() {
+    fn partial_header_is_no_command() {
         let command = alone(&[b"SET", b"key", b"value"]);
         let head = command.len() - b"value\r\n".len();
         for end in 0..head {

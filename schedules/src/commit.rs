@@ -34,19 +34,19 @@ fn writers(name: &str, share: Share, memtable_records: usize, numbers: u64) {
 }
 
 #[test]
-fn writes_acknowledged_in_a_group_are_there_after_a_crash() {
+fn group_acknowledged_writes_survive_crash() {
     writers("group commit", Share::All, 40, 2);
 }
 
 #[test]
-fn acknowledged_writes_are_there_when_writers_apply_and_publish() {
+fn acknowledged_writes_survive_apply_and_publish() {
     writers("commit, apply, publish", Share::Few, 2, 3);
 }
 
 /// One flush fails, of any thread. Every writer gets an answer; writes that were acknowledged are there after a crash; no
 /// write succeeds any more.
 #[test]
-fn a_flush_that_fails_is_told_to_everybody_who_relies_on_it() {
+fn failed_flush_reaches_all_dependents() {
     let image = formatted(BLOCKS);
     explore("a failed flush", Share::All, move || {
         let world = World::open(&image, tiny_with_memtables(3));

@@ -151,7 +151,7 @@ fn no_change_of_a_page_is_lost_with_side_buffers() {
 /// Three threads ask for the same pages in other orders; the device answers when it likes. A thread that waits for a load or for
 /// a frame is woken, and gets the right page.
 #[test]
-fn everybody_gets_the_page_that_was_asked_for() {
+fn fetch_returns_the_requested_page() {
     explore("shared loads", Share::All, move || {
         let apart = Apart::new(quiet(image()));
         let device = apart.clone();

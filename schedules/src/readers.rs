@@ -56,7 +56,7 @@ fn operations_on_a_key_are_linearizable() {
 
 /// A reader never sees a value that a crash may still remove, nor an older number after a newer one.
 #[test]
-fn a_value_that_a_reader_saw_is_there_after_a_crash() {
+fn value_seen_by_reader_survives_crash() {
     const NUMBERS: u64 = 3;
     let image = formatted(256);
     explore("readers and a crash", Share::All, move || {
@@ -117,7 +117,7 @@ fn a_slow_reader_keeps_its_value() {
 
 /// Pages of a listing beside writers that apply: an object that is there all the time is listed once, in its order.
 #[test]
-fn a_listing_has_what_is_there_all_the_time() {
+fn listing_includes_keys_present_throughout() {
     const STAYING: u64 = 4;
     let image = formatted(256);
     explore("a listing", Share::Few, move || {

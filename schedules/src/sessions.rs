@@ -28,7 +28,7 @@ fn count_once(store: &Store, request_id: RequestId) -> Result<(u64, bool)> {
 /// A session's write is sent by two threads at once, and by a third one of another session beside them: each session's write
 /// counts once, a thread that sends it again gets the same answer, also after a crash.
 #[test]
-fn a_write_that_is_sent_twice_counts_once() {
+fn repeated_write_is_applied_once() {
     let image = formatted(BLOCKS);
     explore("sessions", Share::Few, move || {
         let world = World::open(&image, tiny_with_memtables(4));
@@ -107,7 +107,7 @@ fn conditions_let_one_through() {
 
 /// Write batches over keys of both tablets, beside writers of one of them: a crash leaves all of a batch or nothing (R22).
 #[test]
-fn a_write_batch_is_there_as_a_whole() {
+fn a_write_batch_is_all_or_nothing() {
     const KEYS: [u64; 3] = [0, 1, 2];
     let image = formatted(BLOCKS);
     explore("write batches", Share::Few, move || {

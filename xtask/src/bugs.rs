@@ -42,11 +42,11 @@ const HUNTS: &[Hunt] = &[
     ("WriteBatchDivided", STORE, "explore::crash_states"),
     ("ReadsNotValidated", STORE, "transactions::histories_are_serializable"),
     ("WatchesForgotten", STORE, "transactions::histories_are_serializable"),
-    ("OldSuperblockNamed", STORE, "crash::a_rotten_newest_superblock_is_noticed_or_harmless"),
+    ("OldSuperblockNamed", STORE, "crash::damaged_newest_superblock_is_detected_or_harmless"),
     ("LogNotChecked", STORE, "explore::crash_states"),
     ("GhostsReplayed", STORE, "crash::a_ghost_of_an_older_life_is_never_replayed"),
-    ("DamageIgnored", STORE, "crash::a_rotten_newest_superblock_is_noticed_or_harmless"),
-    ("LostSuperblockIgnored", STORE, "crash::a_rotten_newest_superblock_is_noticed_or_harmless"),
+    ("DamageIgnored", STORE, "crash::damaged_newest_superblock_is_detected_or_harmless"),
+    ("LostSuperblockIgnored", STORE, "crash::damaged_newest_superblock_is_detected_or_harmless"),
     ("TailIgnoresOthers", STORE, "explore::crash_states"),
     ("PagesNotFlushed", STORE, "explore::crash_states"),
     ("FailedSuperblockForgiven", STORE, "faults::a_flush_fails"),
@@ -58,16 +58,16 @@ const HUNTS: &[Hunt] = &[
     ("OldestSuperblock", STORE, "explore::crash_states"),
     ("SuperblockNotChecked", STORE, "explore::crash_states"),
     ("SecondCopyForgotten", STORE, "format_refusal::second_copies_serve_when_the_first_are_gone"),
-    ("ReplayNotFlushed", STORE, "crash::killed_and_then_a_power_cut"),
+    ("ReplayNotFlushed", STORE, "crash::power_cut_after_kill"),
     ("VersionsAgain", STORE, "explore::crash_states"),
     ("ReplayedTwice", STORE, "explore::crash_states"),
     ("ReplayTakesNothing", STORE, "explore::crash_states"),
     ("DeletesNotReplayed", STORE, "explore::crash_states"),
     ("UnfinishedKept", STORE, "explore::crash_states"),
-    ("ExpiryGoesBack", STORE, "updating::an_object_whose_time_is_over_does_not_exist"),
+    ("ExpiryGoesBack", STORE, "updating::expired_object_is_absent"),
     ("RelativeByWall", STORE, "clocks::a_time_to_live_is_elapsed_time"),
     ("StepBackForgotten", STORE, "clocks::an_absolute_deadline_follows_the_wall_clock"),
-    ("ReusedAtOnce", STORE, "crash::a_rotten_newest_superblock_is_noticed_or_harmless"),
+    ("ReusedAtOnce", STORE, "crash::damaged_newest_superblock_is_detected_or_harmless"),
     ("ReusedUnderReaders", STORE, "packed::a_slow_reader_of_a_packed_value"),
     ("ReserveGivenAway", STORE, "full::fills_up_and_is_empty_again"),
     ("ExtentsNotKept", STORE, "explore::crash_states"),
@@ -79,13 +79,13 @@ const HUNTS: &[Hunt] = &[
     ("FreedBeforePublish", SCHEDULES, "readers::a_slow_reader_keeps_its_value"),
     ("DroppedFreedAtOnce", STORE, "crash::an_overwritten_extent_is_not_used_again_before_its_apply"),
     ("DroppedNeverFreed", STORE, "full::an_extent_overwritten_before_its_apply_is_free_again"),
-    ("IdentityIgnored", STORE, "identity::a_block_that_is_used_again_never_serves_the_old_value"),
+    ("IdentityIgnored", STORE, "identity::reused_block_never_serves_old_value"),
     ("ConditionsForgetFrozen", SCHEDULES, "sessions::conditions_let_one_through"),
-    ("InFlightServed", SCHEDULES, "readers::a_value_that_a_reader_saw_is_there_after_a_crash"),
+    ("InFlightServed", SCHEDULES, "readers::value_seen_by_reader_survives_crash"),
     ("FrozenNotRead", SCHEDULES, "readers::operations_on_a_key_are_linearizable"),
-    ("OutcomesForgotten", STORE, "write_batches::a_write_that_is_repeated_after_a_crash_counts_once"),
+    ("OutcomesForgotten", STORE, "write_batches::repeated_write_after_crash_is_applied_once"),
     ("ReaperUnconditional", STORE, "updating::the_reaper_gives_space_back"),
-    ("MarkerTooLate", UNITS, "tablet::view::tests::nobody_sees_the_new_memtable_before_the_marker_is_queued"),
+    ("MarkerTooLate", UNITS, "tablet::view::tests::freeze_queues_marker_before_publishing_view"),
     ("ParentNotAsked", STORE, "faults::a_write_is_lost"),
     ("LostIsAbsent", TREE, "tests::damage::only_keys_of_replaced_pages_are_lost"),
     (
@@ -96,18 +96,18 @@ const HUNTS: &[Hunt] = &[
     (
         "WriteBatchesInPart",
         UNITS,
-        "recovery::repair::log_salvage::tests::a_write_batch_is_done_again_as_a_whole_or_not_at_all",
+        "recovery::repair::log_salvage::tests::salvaged_batch_is_all_or_nothing",
     ),
     (
         "UnlinkedBelieved",
         UNITS,
-        "recovery::repair::log_salvage::tests::only_batches_linked_to_the_newest_one_are_believed",
+        "recovery::repair::log_salvage::tests::salvage_uses_only_batches_linked_to_newest",
     ),
-    ("ForeignFreed", UNITS, "testing::hostile::child::a_child_lies_where_pages_may_lie"),
+    ("ForeignFreed", UNITS, "testing::hostile::child::child_outside_page_area_is_rejected"),
     ("GrownNotZeroed", STORE, "full::grown_blocks_are_zeroed_and_flushed_before_their_use"),
     ("PageWithoutEnd", STORE, "model::conforms_with_background_threads"),
     ("LostNotNamed", STORE, "past_damage::many_blocks_together"),
-    ("LossesForgotten", STORE, "losses::losses_of_a_repair_are_told_and_remembered"),
+    ("LossesForgotten", STORE, "losses::repair_losses_are_reported_and_recorded"),
     ("ShadowedOwn", STORE, "explore::crash_states"),
     ("FrontierForgotten", STORE, "layers::a_write_below_the_frontier_decides"),
     ("SliceOfOldBase", UNITS, "compaction::tests::a_slice_is_put_again_into_a_base_that_an_apply_changed"),
@@ -123,16 +123,12 @@ const HUNTS: &[Hunt] = &[
     ("LayerBelowNewest", STORE, "layers::any_division_into_layers_reads_the_same"),
     ("SliceNotShortened", STORE, "layers::a_full_store_has_no_layers"),
     ("LayersUnbounded", STORE, "layers::the_number_of_layers_is_bounded"),
-    ("GrownAreasNotFlushed", STORE, "growing::every_crash_of_a_growth_leaves_the_old_cap_or_the_new_one"),
-    (
-        "GrownAreasFree",
-        STORE,
-        "growing::a_full_store_takes_writes_again_once_its_cap_is_raised_twice_in_a_row",
-    ),
-    ("LogMovedWithRecords", STORE, "growing::the_log_fits_the_size_behind_a_growth"),
+    ("GrownAreasNotFlushed", STORE, "growing::every_crash_of_growth_leaves_old_or_new_cap"),
+    ("GrownAreasFree", STORE, "growing::full_store_accepts_writes_after_cap_is_raised_twice"),
+    ("LogMovedWithRecords", STORE, "growing::log_size_follows_growth"),
     ("GoneNotTold", STORE, "changes::a_chain_of_changes_is_the_store_of_each_version"),
     ("MapWithoutRoom", UNITS, "growth::map_room::tests::a_map_has_its_room_before_the_blocks_that_need_it"),
-    ("LongerRingFree", STORE, "growing::the_log_fits_the_size_behind_a_growth"),
+    ("LongerRingFree", STORE, "growing::log_size_follows_growth"),
 ];
 
 /// The options of the command line.
@@ -371,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn cargo_tells_where_the_binaries_are() {
+    fn binaries_are_found_in_cargo_output() {
         let line = r#"{"reason":"compiler-artifact","executable":"/t/deps/store-2020","fresh":true}"#;
         assert_eq!(executable(line), Some(("store".into(), PathBuf::from("/t/deps/store-2020"))));
         assert_eq!(executable(r#"{"executable":null}"#), None);

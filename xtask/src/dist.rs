@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn the_list_has_what_is_linked_and_nothing_else() {
+    fn list_has_exactly_linked_licences() {
         let package =
             |name: &str| json!({ "id": name, "name": name, "version": "1.0.0", "license": "MIT/Apache-2.0" });
         let needs = |name: &str, kind: Value| json!({ "pkg": name, "dep_kinds": [{ "kind": kind }] });

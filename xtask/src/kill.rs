@@ -83,7 +83,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     if !options.dev {
         command.arg("--release");
     }
-    command.args(["--", "--exact", "kill::rounds_as_told", "--ignored", "--nocapture"]);
+    command.args(["--", "--exact", "kill::rounds_from_environment", "--ignored", "--nocapture"]);
     command.envs(options.values.iter().map(|(variable, value)| (variable, value)));
     let device = options.looped.then(LoopDevice::make).transpose()?;
     if let Some(device) = &device {

@@ -375,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_of_a_night_does_at_least_what_a_change_has_to_pass() {
+    fn night_shard_covers_the_change_gate() {
         assert_eq!(
             [of_night(10, 1_000, 1), of_night(10, 1_000, 4), of_night(10, 1_000, 200)],
             [1_000, 250, 10]

@@ -37,12 +37,12 @@ const EXAMPLES: &str = "Examples:
   shoal backup /backup/monday.shoal --resume           continues an interrupted one, and keeps monday.shoal.part beside it
   shoal backup verify /backup/monday.shoal             reads it and checks everything, without a store
   shoal backup verify /backup/monday.shoal /backup/tuesday.shoal
-                                                       ... of a chain, and that its links belong together
-  shoal restore --data new.data /backup/monday.shoal   makes a store of it
+                                                       ... a chain of backups, and that each follows the one before
+  shoal restore --data new.data /backup/monday.shoal   creates a store from it
 
-The file has its name when it is whole and durable. Keys, values, metadata, times and deadlines are kept.
+The file gets its name when it is complete and durable. Keys, values, metadata, times and deadlines are kept.
 
-Exit codes: 0 the backup is whole, 1 it failed, or something in the store, or in the backup, is damaged and named.";
+Exit codes: 0 the backup is complete, 1 it failed, or reported damage in the store or in a backup.";
 
 #[derive(Args)]
 #[command(after_help = EXAMPLES, args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
@@ -50,15 +50,15 @@ pub(crate) struct Arguments {
     /// The file to write, or - for standard output.
     #[arg(required = true)]
     dest: Option<PathBuf>,
-    /// Write an increment: the changes since this backup, a full one or an increment of the same store. It is read and checked as a
-    /// whole first.
+    /// Write an increment: the changes since this backup, which is a full one or an increment of the same store. That file is
+    /// read and verified first.
     #[arg(long, value_name = "LAST")]
     incremental_from: Option<PathBuf>,
     /// Resume a full backup that was interrupted: DEST.unfinished becomes DEST.part, and DEST an increment from it. Both are needed
     /// for a restore.
     #[arg(long, conflicts_with = "incremental_from")]
     resume: bool,
-    /// Replace a file that exists.
+    /// Overwrite an existing file.
     #[arg(long)]
     force: bool,
     /// Write at most this many bytes a second.
@@ -75,7 +75,7 @@ pub(crate) struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Read backups and check everything in them. No store is needed.
+    /// Read backups and verify everything in them. No store is needed.
     Verify(Verify),
 }
 

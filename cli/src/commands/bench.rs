@@ -24,7 +24,7 @@ const EXAMPLES: &str = "Examples:
   shoal bench redis --server 127.0.0.1:7412          a running server
   shoal bench scale --quick --plot scale.svg         how the speed of a store changes as it grows
 
-Figures mean something only from a release build on a machine that does nothing else.";
+Figures are meaningful only from a release build on an otherwise idle machine.";
 
 #[derive(Args)]
 pub(crate) struct Arguments {
@@ -36,14 +36,14 @@ pub(crate) struct Arguments {
 enum Bench {
     /// Put, get, delete and list on a real data file, by size and number of clients.
     Store(StoreArguments),
-    /// Calls and operations over gRPC, every answer compared with the value that was sent.
+    /// Calls and operations over gRPC; every answer is compared with the value that was sent.
     Grpc(GrpcArguments),
     /// A server for `bench grpc`.
     #[command(hide = true)]
     GrpcServer(GrpcServerArguments),
     /// SET and GET over the Redis protocol: on a new data file, or on a running server.
     Redis(RedisArguments),
-    /// Allocated over live bytes of a store, after puts and after deletes, and the bytes written for them.
+    /// The ratio of allocated to live bytes of a store, after puts and after deletes, and the bytes written.
     Amplification(AmplificationArguments),
     /// Durable puts into a store that grows: their rate, stalls and bytes written by kind along the way; then gets, listings,
     /// overwriting, opening after kill -9, check.
@@ -67,7 +67,7 @@ struct GrpcArguments {
     /// Print one JSON object a line.
     #[arg(long)]
     json: bool,
-    /// Seconds that each variant of a case is measured; of a soak in all [default: 8, with --quick 0.5, of a soak 300].
+    /// Seconds for each variant of a case; for a whole soak [default: 8, with --quick 0.5, of a soak 300].
     #[arg(long, value_name = "N")]
     seconds: Option<f64>,
     /// Calls in flight.
@@ -80,7 +80,7 @@ struct GrpcArguments {
     /// folder].
     #[arg(long, value_name = "FILE")]
     data: Option<PathBuf>,
-    /// How to drive its device.
+    /// How to do I/O on the device.
     #[arg(long, value_name = "HOW", default_value = "auto")]
     io: Io,
     /// Only the mix of the key-value service on the durable server, for five minutes; then every object is read again.
@@ -110,13 +110,13 @@ fn run_grpc(arguments: GrpcArguments) -> anyhow::Result<()> {
 
 #[derive(Args)]
 struct GrpcServerArguments {
-    /// Which server: durable.
+    /// The server to run: durable.
     #[arg(long, value_name = "NAME")]
     variant: String,
     /// The data file of durable: it must not exist.
     #[arg(long, value_name = "FILE")]
     data: Option<PathBuf>,
-    /// How to drive its device.
+    /// How to do I/O on the device.
     #[arg(long, value_name = "HOW", default_value = "auto")]
     io: Io,
 }
@@ -142,7 +142,7 @@ struct RedisArguments {
     /// Print one JSON object a line.
     #[arg(long)]
     json: bool,
-    /// Seconds that each case is measured [default: 3, with --quick 0.5].
+    /// Seconds for each case [default: 3, with --quick 0.5].
     #[arg(long, value_name = "N")]
     seconds: Option<f64>,
     /// Objects of 100 bytes [default: 100000, with --quick 20000]; of 64 KiB there are 50 times fewer.
@@ -155,7 +155,7 @@ struct RedisArguments {
     /// The data file: it must not exist, and is removed at the end [default: a temporary file in this folder].
     #[arg(long, value_name = "FILE")]
     data: Option<PathBuf>,
-    /// How to drive the device.
+    /// How to do I/O on the device.
     #[arg(long, value_name = "HOW", default_value = "auto")]
     io: Io,
 }
@@ -194,16 +194,16 @@ struct StoreArguments {
     /// [default: a temporary file in this folder].
     #[arg(long, value_name = "FILE")]
     data: Option<PathBuf>,
-    /// How large the data file may grow; the log is in proportion.
+    /// The maximum size of the data file; the log is in proportion.
     #[arg(long, value_name = "SIZE", default_value = "64G")]
     size: Size,
     /// Memory for cached pages and values, except in the cases that read from the device.
     #[arg(long, value_name = "SIZE", default_value = "1G")]
     cache: Size,
-    /// Seconds that a case runs [default: 5, with --quick 0.5].
+    /// Seconds for each case [default: 5, with --quick 0.5].
     #[arg(long, value_name = "N")]
     seconds: Option<f64>,
-    /// How to drive the device.
+    /// How to do I/O on the device.
     #[arg(long, value_name = "HOW", default_value = "auto")]
     io: Io,
 }
@@ -234,7 +234,7 @@ struct AmplificationArguments {
     /// The folder whose files are put, again and again under other keys.
     #[arg(long, value_name = "FOLDER", default_value = "/usr/share")]
     tree: PathBuf,
-    /// How to drive the device.
+    /// How to do I/O on the device.
     #[arg(long, value_name = "HOW", default_value = "auto")]
     io: Io,
 }
@@ -260,7 +260,7 @@ Examples:
   shoal bench scale --data /mnt/disk/new.data --plot scale.svg    10 million objects in random order
   shoal bench scale --order random --order content --objects 50000000 --json > scale.jsonl
 
-Figures mean something only from a release build on a machine that does nothing else.";
+Figures are meaningful only from a release build on an otherwise idle machine.";
 
 #[derive(Args)]
 #[command(after_help = SCALE_EXAMPLES)]
@@ -284,7 +284,7 @@ struct ScaleArguments {
     /// Memory for cached pages and values.
     #[arg(long, value_name = "SIZE", default_value = "1G")]
     cache: Size,
-    /// How large the data file may grow; the log is in proportion.
+    /// The maximum size of the data file; the log is in proportion.
     #[arg(long, value_name = "SIZE", default_value = "64G")]
     size: Size,
     /// The data file: it must not exist, and is removed at the end [default: a temporary file in this folder].
@@ -293,10 +293,10 @@ struct ScaleArguments {
     /// Print one JSON object a line.
     #[arg(long)]
     json: bool,
-    /// Draw puts a second against objects into this SVG file.
+    /// Draw the puts per second against the number of objects into this SVG file.
     #[arg(long, value_name = "FILE")]
     plot: Option<PathBuf>,
-    /// How to drive the device.
+    /// How to do I/O on the device.
     #[arg(long, value_name = "HOW", default_value = "auto")]
     io: Io,
 }

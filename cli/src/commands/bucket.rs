@@ -15,7 +15,7 @@ use crate::target::{StoreArguments, bucket};
 
 const EXAMPLES: &str = "Examples:
   shoal bucket ls                    the names of the buckets
-  shoal bucket ls --long             with objects and bytes: all keys are listed for it
+  shoal bucket ls --long             with objects and bytes; reads all keys
   shoal bucket stat photos           one of them
   shoal bucket rm photos -r          deletes everything in it; asks first on a terminal (not with --yes)
 
@@ -32,7 +32,7 @@ pub(crate) struct Arguments {
 enum Command {
     /// List the buckets.
     Ls {
-        /// Show objects and bytes, too; all keys are listed for it.
+        /// Also show objects and bytes; reads all keys.
         #[arg(short, long)]
         long: bool,
         /// Print one JSON object a line.
@@ -41,7 +41,7 @@ enum Command {
         #[command(flatten)]
         store: StoreArguments,
     },
-    /// Show the objects and bytes of a bucket; all its keys are listed for it.
+    /// Show the objects and bytes of a bucket; reads all its keys.
     Stat {
         /// The bucket.
         #[arg(value_name = "BUCKET", value_parser = bucket)]
@@ -52,12 +52,12 @@ enum Command {
         #[command(flatten)]
         store: StoreArguments,
     },
-    /// Delete a bucket with everything in it.
+    /// Delete a bucket and everything in it.
     Rm {
         /// The bucket.
         #[arg(value_name = "BUCKET", value_parser = bucket)]
         name: String,
-        /// Delete its objects. A bucket without objects does not exist, so nothing is deleted without this.
+        /// Required, because the objects are deleted: a bucket without objects does not exist.
         #[arg(short, long)]
         recursive: bool,
         #[command(flatten)]

@@ -23,10 +23,10 @@ use crate::store_file::{self, Access, Io};
 const EXAMPLES: &str = "Examples:
   shoal check                              read and verify everything in ./shoal.data; nothing is written
   shoal check --data shoal.data --repair   also rebuild the free space from the trees
-  shoal check --data shoal.data --acknowledge   repair, and give up the rest; a second time: confirm the losses
+  shoal check --data shoal.data --acknowledge   repair, and accept the loss of the rest
 
-Exit codes: 0 nothing is wrong (or nothing is left after --repair), 1 something is, or a repair or an acknowledgement lost something that
-nobody has acknowledged since, 2 wrong usage.";
+Exit codes: 0 nothing is wrong (or nothing is left after --repair), 1 something is wrong, or there are losses that were not acknowledged
+before this run, 2 wrong usage.";
 
 /// The default data file, as in `shoal serve`.
 const DEFAULT_DATA: &str = "./shoal.data";
@@ -34,7 +34,7 @@ const DEFAULT_DATA: &str = "./shoal.data";
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Arguments {
-    /// The data file or device, which need not be writable without --repair. No server may run on it. A repair must name it
+    /// The data file or device; it may be read-only without --repair. No server may have it open. A repair requires this option
     /// [default: ./shoal.data].
     #[arg(long, value_name = "FILE")]
     data: Option<PathBuf>,
@@ -42,14 +42,15 @@ pub(crate) struct Arguments {
     /// that follow the damage.
     #[arg(long, requires = "data")]
     repair: bool,
-    /// Repair, then accept the loss of lost data: keys of damaged ranges that were not written since do not exist from then on,
-    /// and no mark of them stays. Losses of earlier repairs are forgotten; those of this run are counted, and the exit code is 1.
+    /// Repair, then accept the loss of the rest: keys in damaged ranges that were not written since no longer exist, and the
+    /// ranges are no longer marked. Losses of earlier repairs are forgotten; those of this run are counted, and the exit code
+    /// is 1.
     #[arg(long, requires = "data")]
     acknowledge: bool,
     /// Repair even if --memory has no room for all of the log after damage; its oldest part is lost then.
     #[arg(long)]
     in_part: bool,
-    /// Write nothing. This is the default without --repair and --acknowledge; the option makes sure.
+    /// Write nothing. This is the default unless --repair or --acknowledge is given; the option makes it explicit.
     #[arg(long, conflicts_with_all = ["repair", "acknowledge"])]
     read_only: bool,
     /// Print one JSON object, and no progress.
@@ -63,7 +64,7 @@ pub(crate) struct Arguments {
     /// Memory for cached pages, at most half of --memory [default: the rest of --memory].
     #[arg(long, value_name = "SIZE")]
     cache: Option<Size>,
-    /// How the device is driven.
+    /// How to do I/O on the device.
     #[arg(long, value_enum, default_value_t = Io::Auto)]
     io: Io,
 }
@@ -335,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn problems_are_told_with_their_place_and_the_rest_is_counted() {
+    fn problems_are_listed_with_place_up_to_limit() {
         let lines: Vec<String> = problem_lines("problem", &report(1003, 2)).collect();
         assert_eq!(lines[0], "problem at block 7: object default/a\\nb: torn");
         assert_eq!(lines[2], "problem: 1,001 more like these are only counted");
@@ -361,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn progress_tells_rates() {
+    fn progress_reports_rates() {
         let sofar = Sofar::default();
         sofar.set(5000, 3 << 20);
         assert_eq!(

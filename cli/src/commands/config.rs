@@ -18,10 +18,10 @@ Examples:
   shoal config show --config /etc/shoal/shoal.toml --cache 4G
   shoal config show                        all keys, and the defaults as comments
 
-Both take the options of `shoal serve`, and its environment variables: the command line goes before the environment, the
-environment before the file. Files with secrets are named, and never shown.
+Both take the options of `shoal serve`, and its environment variables: the command line overrides the environment,
+which overrides the file. Files with secrets are named, and never shown.
 
-Exit codes: 0 a server would start with it, 2 it would not, and why.";
+Exit codes: 0 the configuration is valid, 2 it is not, and the reason is printed.";
 
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
@@ -32,7 +32,8 @@ pub(crate) struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Check it as a start would: values, files with credentials, addresses. No port is taken, no data file is opened.
+    /// Check the configuration as a start would: values, files with credentials, addresses. No port is taken, no data file is
+    /// opened.
     #[command(after_help = EXAMPLES)]
     Check {
         /// Print a JSON object.
@@ -41,7 +42,7 @@ enum Command {
         #[command(flatten)]
         serve: serve::Arguments,
     },
-    /// Show it as a configuration file, with the source of each value.
+    /// Show the configuration as a file, with the source of each value.
     #[command(after_help = EXAMPLES)]
     Show {
         /// Print a JSON object.
@@ -185,7 +186,10 @@ mod tests {
         assert_eq!((of("data").source, of("data").default.as_str()), ("default", "./shoal.data"));
         assert_eq!(
             (of("resp-bucket").default.as_str(), of("insecure").default.as_str()),
-            ("default, as of all other clients, or redis if that bucket has objects at the start", "not set")
+            (
+                "default, as for all other clients, or redis if that bucket has objects at the start",
+                "not set"
+            )
         );
         // The entries that have values make a file with the same meaning.
         let mut text = String::new();

@@ -21,19 +21,18 @@ const EXAMPLES: &str = "Examples:
   shoal cp config config.bak --if-absent
   shoal cp report report --to-bucket public
   shoal cp -r photos/ backup/photos/           all keys with the prefix photos/
-  shoal cp -r photos/ backup/ --dry-run        only prints it
+  shoal cp -r photos/ backup/ --dry-run        only prints the keys
   shoal cp -r \"\" \"\" --to-bucket copy --all     the whole bucket
 
-The copy has the content type, the metadata, the modification time and the rest of the time to live of the source. It is of one version
-of the source, and the command does not wait for a program that writes to the source meanwhile. An existing object is replaced, unless
-a condition forbids it.";
+The copy has the content type, the metadata, the modification time and the rest of the time to live of the source. It is a copy of
+one version of the source, even if another program writes to it meanwhile. An existing object is replaced, unless a condition rejects it.";
 
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Arguments {
-    /// The key to copy, or with -r the beginning of the keys.
+    /// The key to copy, or with -r the prefix of the keys.
     source: OsString,
-    /// The key of the copy, or with -r the beginning of its key in place of SOURCE.
+    /// The key of the copy, or with -r the prefix that replaces SOURCE.
     destination: OsString,
     /// Copy all objects whose keys start with SOURCE.
     #[arg(short, long, conflicts_with_all = ["if_exists", "if_version"])]

@@ -15,13 +15,13 @@ use crate::store_file::Access;
 use crate::target::Target;
 
 const EXAMPLES: &str = "Examples:
-  shoal du                          each top-level folder, and all of it
+  shoal du                          each top-level folder, and the total
   shoal du photos/ --depth 2        two levels below photos/
-  shoal du --depth 0                one line: all of it
+  shoal du --depth 0                one line: the total
   shoal du --json | jq .bytes
 
 A folder is the common part of keys up to a delimiter. Bytes are those of values: keys, metadata and the index are not counted
-(`shoal stat` shows the space in use). All keys are listed for it.";
+(`shoal stat` shows the space in use). The command reads all keys.";
 
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
@@ -29,13 +29,13 @@ pub(crate) struct Arguments {
     /// Only keys that start with this.
     #[arg(default_value = "", hide_default_value = true)]
     prefix: OsString,
-    /// Levels of folders below PREFIX that are shown.
+    /// Levels of folders to show below PREFIX.
     #[arg(short = 'L', long, value_name = "N", default_value_t = 1)]
     depth: usize,
-    /// The bytes that end the name of a folder.
+    /// The delimiter of folder names.
     #[arg(long, value_name = "D", default_value = "/")]
     delimiter: OsString,
-    /// Show exact numbers of bytes.
+    /// Show exact byte counts.
     #[arg(long, conflicts_with = "json")]
     bytes: bool,
     /// Print one JSON object a line.

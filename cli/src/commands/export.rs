@@ -41,20 +41,20 @@ const EXAMPLES: &str = "Examples:
   shoal export photos/ --tar photos.tar  one tar, which holds any key
   shoal export --tar - | zstd > all.tar.zst
 
-The file of an object is the key without the prefix, below DIR. Files that are there already with the same size, mode, time and
+The file of an object is the key without the prefix, below DIR. Existing files with the same size, mode, time and
 attributes are left alone, others are replaced; files that are not in the store are not touched. Modes, times and symlinks come back as
 import found them, except that set-user-id and set-group-id of files are dropped, as the owner is not kept. Metadata, content type and
-deadline are extended attributes user.shoal.* of the file, of which import makes them again.
+deadline are extended attributes user.shoal.* of the file, from which import restores them.
 
 The export stops at an object that a folder cannot hold, and names it: keys such as a beside a/b, keys that would lead out of DIR (absolute, with
 .., or through a symlink), with empty parts or with parts of more than 255 bytes; names that the file system cannot distinguish
 (README, readme), or stores in another form; metadata and deadlines on a file
-system without extended attributes. --lossy leaves all that out, and continues. A tar holds everything except keys with NUL bytes.
+system without extended attributes. --lossy skips all that and continues. A tar holds everything except keys with NUL bytes.
 
 If a part of the index is damaged, everything else is exported, and the missing ranges of keys are named (--json: as
 \"damaged\").
 
-Exit codes: 0 everything was written, 1 something failed, was refused, or is damaged, 5 written, except for the parts that --lossy leaves out.";
+Exit codes: 0 everything was written, 1 something failed, was refused, or is damaged, 5 written, except for the parts that --lossy skipped.";
 
 const USAGE: &str =
     "shoal export [OPTIONS] [PREFIX] <DIR>\n       shoal export [OPTIONS] [PREFIX] --tar <FILE>";
@@ -68,7 +68,7 @@ pub(crate) struct Arguments {
     /// Write one tar into this file, - for standard output, in place of a folder.
     #[arg(long, value_name = "FILE")]
     tar: Option<PathBuf>,
-    /// With --tar: replace a file that exists.
+    /// With --tar: overwrite an existing file.
     #[arg(long, requires = "tar")]
     force: bool,
     #[command(flatten)]
@@ -76,7 +76,7 @@ pub(crate) struct Arguments {
     /// Batches of objects that are read and written at the same time.
     #[arg(short, long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=i64::from(JOBS_MAX)))]
     jobs: u16,
-    /// Leave out, and name, all that a folder or tar cannot hold.
+    /// Skip and report everything that a folder or tar cannot hold.
     #[arg(long)]
     lossy: bool,
     /// Write nothing; print the keys that would be written.

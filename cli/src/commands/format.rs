@@ -34,8 +34,8 @@ pub(crate) struct Arguments {
     /// The number of tablets, 1 to 32 [default: the number of cores, at least 4].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=32))]
     tablets: Option<u16>,
-    /// Also format a device or file that is not blank, and destroy its contents; also take a size that the file system has no room
-    /// for. Repeats the name of the device or file.
+    /// Also format a device or file that is not blank, and destroy its contents; also accept a size beyond the free space of
+    /// the file system. The value repeats the name of the device or file.
     #[arg(long, value_name = "DEV|FILE", require_equals = true, conflicts_with = "if_blank")]
     force: Option<OsString>,
     /// If there is a Shoal store already, change nothing and succeed.
@@ -44,7 +44,7 @@ pub(crate) struct Arguments {
     /// Print one JSON object.
     #[arg(long)]
     json: bool,
-    /// How the device is driven.
+    /// How to do I/O on the device.
     #[arg(long, value_enum, default_value_t = Io::Auto)]
     io: Io,
 }

@@ -13,26 +13,26 @@ use crate::target::StoreArguments;
 
 const EXAMPLES: &str = "Examples:
   shoal grow --size 200G                            the store of the running server, while it serves
-  shoal grow                                        ... on a device that became larger: all of it
+  shoal grow                                        the same on an enlarged device: all of it
   shoal grow --data /srv/shoal.data --size 200G     a file that no server has open; it now grows up to 200G as it fills
   shoal grow --data /dev/nvme1n1                    a device that no server has open: all of it
 
-The server of a store with credentials asks for a token that may administer it. An interruption leaves the store with its old size or
-with its new one, whole either way. A store cannot shrink. A program older than 2026-11-25 cannot open a store that grew.";
+A server with credentials requires a token without restrictions. An interrupted growth leaves the store intact, with its old or its new
+size. A store cannot shrink. Versions of shoal that do not have this command cannot open a store that grew.";
 
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Arguments {
-    /// How large the store may be from now on [default for a device: all of it].
+    /// The new maximum size of the store [default for a device: all of it].
     #[arg(long, value_name = "SIZE")]
     size: Option<Size>,
-    /// Accept a size beyond the room of the file system, which is to be enlarged. A size cannot be taken back.
+    /// Accept a size beyond the free space of the file system, which you are going to enlarge. A store cannot shrink again.
     #[arg(long)]
     force: bool,
     /// Print one JSON object.
     #[arg(long)]
     json: bool,
-    /// With --data: how the device is driven [default: auto].
+    /// With --data: how to do I/O on the device [default: auto].
     #[arg(long, value_enum)]
     io: Option<Io>,
     #[command(flatten)]

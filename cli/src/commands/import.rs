@@ -37,7 +37,7 @@ const EXAMPLES: &str = "Examples:
                                               prints the keys, and stores nothing
   shoal export photos/ ./restored             reads it back
   zcat photos.tar.gz | shoal import --tar -   the files in a tar
-  shoal import --from-redis 127.0.0.1:6379    the strings of a server of Redis, with their deadlines, into the
+  shoal import --from-redis 127.0.0.1:6379    the strings of a Redis server, with their deadlines, into the
                                               bucket that Redis clients of this server see, or --bucket
 
 The key of a file is the prefix and the file's path below DIR, byte by byte. Modes, modification times (to the nanosecond),
@@ -46,10 +46,10 @@ content type and deadline again; expired objects are left out. Files that the st
 time and attributes are skipped, so running an interrupted import again continues it. Hard links are stored as separate
 files. Sockets, fifos and devices are skipped. A file that changes while it is read is reported and not stored.
 
-A tar may be ustar, pax or GNU's, without compression. Its entries are stored as files are; sparse files are failures. A tar that is cut off
+A tar may have the format ustar, pax or GNU, without compression. Its entries are stored as files are; sparse files are failures. A tar that is cut off
 or damaged is an error that names the entry and the offset; the entries before it are stored.
 
-Exit codes: 0 everything was stored (special files do not count), 1 something failed, 5 stored, except for the parts that --lossy leaves out.";
+Exit codes: 0 everything was stored (special files do not count), 1 something failed, 5 stored, except for the parts that --lossy skipped.";
 
 const USAGE: &str = "shoal import [OPTIONS] <DIR>
        shoal import [OPTIONS] --tar <FILE>
@@ -66,7 +66,7 @@ pub(crate) struct Arguments {
     tar: Option<PathBuf>,
     #[command(flatten)]
     redis: Redis,
-    /// Put this before every key; end it with / to make it a folder's name.
+    /// Prepend this to every key; end it with / to make it a folder.
     #[arg(long, value_name = "P", default_value = "", hide_default_value = true)]
     prefix: OsString,
     #[command(flatten)]
@@ -74,8 +74,8 @@ pub(crate) struct Arguments {
     /// Batches of files that are read and sent at the same time.
     #[arg(short, long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=i64::from(JOBS_MAX)))]
     jobs: u16,
-    /// With --tar and --from-redis: leave out, and name, all that the store cannot hold: keys of more than 1,024 bytes; of Redis
-    /// values above 4 MiB, and all but strings.
+    /// With --tar and --from-redis: skip and report everything that the store cannot hold: keys of more than 1,024 bytes; of
+    /// Redis values above 4 MiB, and all types but strings.
     #[arg(long, conflicts_with = "dir")]
     lossy: bool,
     /// Store nothing; print the keys that would be stored.
@@ -91,13 +91,13 @@ pub(crate) struct Arguments {
 /// A server of the Redis protocol as a source.
 #[derive(Args)]
 struct Redis {
-    /// Import the strings of this server of the Redis protocol.
+    /// Import the strings of this Redis server.
     #[arg(long, value_name = "HOST:PORT", conflicts_with_all = ["dir", "tar"], value_parser = address)]
     from_redis: Option<String>,
     /// The number of the database.
     #[arg(long, value_name = "N", default_value_t = 0, requires = "from_redis")]
     redis_db: u32,
-    /// Show the password in this file to the server. The file may not be open to other users.
+    /// The file with the password of that server. It may not be open to other users.
     #[arg(long, value_name = "FILE", requires = "from_redis")]
     redis_password_file: Option<PathBuf>,
 }

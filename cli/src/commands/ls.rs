@@ -28,13 +28,13 @@ pub(crate) struct Arguments {
     /// Only keys that start with this.
     #[arg(default_value = "", hide_default_value = true)]
     prefix: OsString,
-    /// Show size, modification time (UTC) and version too.
+    /// Also show size, modification time (UTC) and version.
     #[arg(short, long)]
     long: bool,
     /// Print one JSON object a line.
     #[arg(long, conflicts_with = "long")]
     json: bool,
-    /// Show keys that have D after the prefix as one line up to there: with / as in a file browser.
+    /// Print keys with D after the prefix as one line up to that D: with / as in a file browser.
     #[arg(short, long, value_name = "D", default_value = "", hide_default_value = true)]
     delimiter: OsString,
     #[command(flatten)]

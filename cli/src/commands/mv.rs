@@ -16,22 +16,22 @@ const EXAMPLES: &str = "Examples:
   shoal mv notes/today notes/latest --overwrite
   shoal mv report report --to-bucket archive
   shoal mv -r photos/2025/ archive/2025/       all keys with the prefix photos/2025/
-  shoal mv -r photos/2025/ archive/ --dry-run  only prints it
+  shoal mv -r photos/2025/ archive/ --dry-run  only prints the keys
 
-A move is a copy, and then a delete of just the version that was copied: a value that is written to the old key meanwhile is moved,
-too, and never lost. A move that is interrupted leaves the object under both keys. The copy has a new version.";
+A move copies the object and then deletes exactly the version that it copied: a value written to the old key meanwhile is moved as well,
+and never lost. An interrupted move leaves the object under both keys. The copy has a new version.";
 
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Arguments {
-    /// The key to move, or with -r the beginning of the keys.
+    /// The key to move, or with -r the prefix of the keys.
     source: OsString,
-    /// The new key, or with -r its beginning in place of SOURCE.
+    /// The new key, or with -r the prefix that replaces SOURCE.
     destination: OsString,
     /// Move all objects whose keys start with SOURCE.
     #[arg(short, long)]
     recursive: bool,
-    /// Replace objects that have the new key. Without it they are left alone, and the move fails with exit code 4.
+    /// Replace existing objects. Without this option they stay, and the move fails with exit code 4.
     #[arg(long)]
     overwrite: bool,
     #[command(flatten)]

@@ -33,12 +33,12 @@ const EXAMPLES: &str = "Examples:
   echo hello | shoal put greeting
   shoal put page index.html --content-type text/html --meta author=ann
   shoal put lock /dev/null --if-absent      fails if the key exists
-  shoal put session state --ttl 1h          exists for an hour
+  shoal put session state --ttl 1h          expires in an hour
   shoal put config new.toml --if-version 17 fails if another client was faster
   version=$(shoal put k file --json | jq .version)
 
 The version of the object is printed on standard error, if that is a terminal, and with --json on standard output. Exit code 4: a
-condition does not hold, and nothing was stored.";
+condition failed, and nothing was stored.";
 
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
@@ -53,8 +53,7 @@ pub(crate) struct Arguments {
     /// Metadata to store with the object, as NAME=VALUE; may be repeated (2 KiB in all).
     #[arg(long = "meta", value_name = "NAME=VALUE", value_parser = meta)]
     meta: Vec<(String, String)>,
-    /// The object exists for this time from now on, in elapsed time: 90, 1.5h, 7days; a number alone is seconds. Without it, it
-    /// does not end.
+    /// The time to live: 90 (seconds), 1.5h, 7days. Without it, the object does not expire.
     #[arg(long, value_name = "TIME", value_parser = time_to_live)]
     ttl: Option<Duration>,
     /// Print a JSON object with the version.

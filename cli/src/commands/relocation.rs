@@ -15,13 +15,13 @@ Examples:
   shoal relocation resume
 
 A store that no server has open moves nothing, so there is nothing to pause with --data.
-A store moves values in the background so that a few groups of blocks are always wholly free. `shoal stat` shows how far
-that is (relocation.*).";
+A store moves values in the background so that a few groups of blocks are always wholly free. `shoal stat` shows the
+progress (relocation.*).";
 
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Arguments {
-    /// Whether relocation is paused or runs.
+    /// Pause or resume relocation.
     what: What,
     /// Print a JSON object.
     #[arg(long)]

@@ -26,13 +26,13 @@ use crate::summary::Summary;
 use crate::target::StoreArguments;
 
 const EXAMPLES: &str = "Examples:
-  shoal report                                      of the server of this machine
-  shoal report --log-file /var/log/shoal.log        with the end of its log, if the server's memory of it is too short
+  shoal report                                      of this machine's server
+  shoal report --log-file /var/log/shoal.log        with the end of its log file, if the last lines are not enough
   shoal report --data shoal.data                    of a store that no server has open
   tar -tzf shoal-report-*.tar.gz                    list its content before you send it
 
-It has figures, the space map, the options in force (files with secrets are named and not read), the last lines of the
-server's log, and the machine's kernel, cores and memory. The log may contain keys of objects.";
+The archive has figures, the space map, the options in effect (files with secrets are named and not read), the last lines
+of the server's log, and the machine's kernel, cores and memory. The log may contain keys of objects.";
 
 /// Bytes that a report takes from the end of a log file.
 const LOG_BYTES_MAX: u64 = 4 << 20;
@@ -191,7 +191,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_report_is_an_archive_that_nobody_else_reads() {
+    fn report_archive_is_private() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("r.tar.gz");
         let report = || {
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn names_and_ends_are_tamed() {
+    fn report_sanitizes_names_and_endings() {
         assert_eq!(file_name("../../etc/passwd"), "_.._etc_passwd");
         assert_eq!(file_name("server.log"), "server.log");
         assert_eq!(default_path(0), PathBuf::from("shoal-report-19700101T000000Z.tar.gz"));

@@ -38,13 +38,13 @@ const EXAMPLES: &str = "Examples:
   shoal restore --data new.data /backup/monday.shoal
   shoal restore --data new.data /backup/monday.shoal --bucket photos --prefix 2024/
   shoal restore --data new.data monday.shoal tuesday.shoal wednesday.shoal
-                                    a full backup and its increments; without the last one: the store of tuesday
+                                    a full backup and its increments; without the last one: the store as of tuesday
   zstdcat shoal.zst | shoal restore --data new.data -
 
-The file has its name when everything is in it; before, it is NEW.unfinished. Objects get new versions, which start 2^40 after those
+Until the file is complete, its name is NEW.unfinished. Objects get new versions, which start 2^40 after those
 of the last backup named. Expired objects are left out.
 
-Exit codes: 0 everything was restored, 1 it failed, or the backup is damaged, or something was missing in it from the start.";
+Exit codes: 0 everything was restored, 1 it failed, or the backup is damaged, or it was incomplete from the start.";
 
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
@@ -64,8 +64,8 @@ pub(crate) struct Arguments {
     /// The maximum size of the store [default: as of `shoal format`, and at least the size that the backup needs].
     #[arg(long, value_name = "SIZE")]
     size: Option<Size>,
-    /// Restore the whole parts of a damaged backup, too: all before and after the damage. If an increment is damaged, an object
-    /// may be the one of the backup before, or come back although it was deleted.
+    /// Also restore the intact parts of a damaged backup, before and after the damage. If an increment is damaged, an object
+    /// may have the state of the backup before, or reappear although it was deleted.
     #[arg(long)]
     past_damage: bool,
     /// Print one JSON object, and no progress.

@@ -25,9 +25,9 @@ const EXAMPLES: &str = "Examples:
   shoal rm --all --bucket old            the whole bucket; asks first on a terminal
   shoal rm config --if-version 17        fails with exit code 4 if it has changed
 
-An empty --prefix, as of a variable that is not set, is refused without --all.
+An empty --prefix, for instance from an unset variable, is refused without --all.
 
-Deleting a key that does not exist is no failure, except with --if-exists. With --prefix, if a part of the index is damaged, everything
+Deleting a key that does not exist is no error, except with --if-exists. With --prefix, if a part of the index is damaged, everything
 else is deleted, standard error names the ranges of keys that may be left, and the exit code is 1.";
 
 const USAGE: &str =
@@ -42,7 +42,7 @@ pub(crate) struct Arguments {
     /// Delete all keys that start with this. The empty prefix means the whole bucket, and needs --all.
     #[arg(long, value_name = "P", conflicts_with_all = ["if_absent", "if_exists", "if_version"])]
     prefix: Option<OsString>,
-    /// Delete the whole bucket if there is no --prefix or it is empty.
+    /// Delete the whole bucket, if there is no --prefix or it is empty.
     #[arg(long, conflicts_with_all = ["if_absent", "if_exists", "if_version"])]
     all: bool,
     #[command(flatten)]
@@ -62,7 +62,7 @@ pub(crate) struct How {
     /// Print a JSON object at the end.
     #[arg(long)]
     pub(crate) json: bool,
-    /// Delete a whole bucket without a question, also on a terminal.
+    /// Delete a whole bucket without asking, even on a terminal.
     #[arg(short, long)]
     pub(crate) yes: bool,
 }

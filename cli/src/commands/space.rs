@@ -21,9 +21,9 @@ const EXAMPLES: &str = "Examples:
   shoal space serve --file space.log                 again, after a stop or a crash
 
 Blocks of 4 KiB are handed out, in runs; only FILE is read or written. Clients call for each allocation, or lease whole
-groups and commit what they keep (crate shoal-space-service, docs/format/space-service.md). A client that goes silent is fenced
+groups and commit the blocks that they keep (crate shoal-space-service, docs/format/space-service.md). A client that goes silent is fenced
 when its time to live is over. That protects FILE, not the device: several writers on one network device need a device that
-can fence, and wait for the cluster.";
+supports fencing.";
 
 #[derive(Args)]
 pub(crate) struct Arguments {
@@ -33,14 +33,14 @@ pub(crate) struct Arguments {
 
 #[derive(Subcommand)]
 enum Space {
-    /// Serve the allocator over gRPC until a signal.
+    /// Serve the allocator over gRPC until a signal stops it.
     Serve(ServeArguments),
 }
 
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 struct ServeArguments {
-    /// The journal of allocations and leases; it is made at the first start.
+    /// The journal of allocations and leases; it is created at the first start.
     #[arg(long, value_name = "FILE")]
     file: PathBuf,
     /// For a new file: the space to hand out.
@@ -49,10 +49,10 @@ struct ServeArguments {
     /// The address to listen on; port 0 takes a free one.
     #[arg(long, value_name = "HOST:PORT", default_value = DEFAULT_LISTEN)]
     listen: String,
-    /// Let other machines in, although clients need no credentials and nothing is encrypted.
+    /// Accept other machines although clients need no credentials and nothing is encrypted.
     #[arg(long)]
     insecure: bool,
-    /// Answer before a change is on the device: a killed process loses nothing then, a power failure may.
+    /// Answer before a change is durable: a kill loses nothing, a power failure may.
     #[arg(long)]
     no_sync: bool,
 }

@@ -201,7 +201,7 @@ mod tests {
 
     /// An unread pipe stops no thread that logs; once it is read, the queued lines come out whole and in order.
     #[test]
-    fn a_full_pipe_stops_nobody() {
+    fn full_pipe_does_not_block_logging() {
         let (mut reader, writer) = io::pipe().unwrap();
         let queue = Arc::new(LogQueue::new());
         let its = queue.clone();

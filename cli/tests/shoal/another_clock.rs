@@ -27,7 +27,7 @@ fn ahead(inner: &Command) -> Command {
 /// id was the same, so the clock since boot counted. Fix: its offset is part of the clock's identity, and if the clocks
 /// disagree by much the shorter time counts.
 #[test]
-fn a_time_namespace_takes_no_time_to_live() {
+fn time_namespace_keeps_ttl() {
     let probe = ahead(&Command::new("true")).output();
     if !probe.is_ok_and(|output| output.status.success()) {
         skipped("time namespaces: they need root, a kernel with them, and unshare");

@@ -57,7 +57,7 @@ fn a_healthy_store_passes_and_is_not_changed() {
 }
 
 #[test]
-fn damage_is_named_and_the_rest_of_the_store_goes_on() {
+fn damage_is_reported_and_rest_is_served() {
     let mut server = Server::start();
     let data = stopped_store(&mut server);
     damage(&data);
@@ -90,7 +90,7 @@ fn damage_is_named_and_the_rest_of_the_store_goes_on() {
 }
 
 #[test]
-fn a_file_that_is_no_store_is_refused() {
+fn foreign_file_is_rejected() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("letters");
     fs::write(&path, "Dear Ann,\n".repeat(10_000)).unwrap();

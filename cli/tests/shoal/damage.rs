@@ -53,7 +53,7 @@ fn on(data: &Path, words: &[&str]) -> Done {
 }
 
 #[test]
-fn listings_go_past_a_damaged_leaf_and_say_so() {
+fn listing_skips_damaged_leaf_and_reports_it() {
     let mut server = Server::start();
     let data = damaged(&mut server);
     let done = on(&data, &["ls", "small/"]);

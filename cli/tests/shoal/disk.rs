@@ -98,7 +98,7 @@ fn free_bytes(folder: &Path) -> u64 {
 /// Symptom: a file system of 272 MB held 47 MiB of objects: a step of 256 MiB did not fit, and the room that a failed step
 /// had taken stayed taken. And the log had the error 195 times.
 #[test]
-fn a_small_file_system_is_used_up_and_said_to_be_full_once() {
+fn small_file_system_is_reported_full_once() {
     const OBJECT: usize = 4 << 20;
     let folder = tempfile::tempdir().unwrap();
     let Some(small) = Small::make(folder.path(), 272) else {
@@ -176,7 +176,7 @@ fn the_limit_of_file_sizes_is_a_full_disk() {
 
 /// A server continued for days over a file that was deleted, and all was gone with it.
 #[test]
-fn a_data_file_that_is_not_there_any_more_is_noticed() {
+fn deleted_data_file_is_detected() {
     type Change = fn(&Path);
     let changes: [(&str, Change); 3] = [
         ("was deleted", |data| fs::remove_file(data).unwrap()),
@@ -210,7 +210,7 @@ fn a_data_file_that_is_not_there_any_more_is_noticed() {
 
 /// Writes to a file that had been cut were acknowledged for a minute, the stop reported no loss, and the store did not open.
 #[test]
-fn a_data_file_that_is_cut_is_noticed() {
+fn truncated_data_file_is_detected() {
     for length in [0, 12 * MIB] {
         let folder = tempfile::tempdir().unwrap();
         let data = folder.path().join("data");

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use crate::harness::{Server, command, run_with, serve};
 
 #[test]
-fn exit_codes_tell_what_is_absent_and_what_is_rejected() {
+fn exit_codes_separate_absent_from_rejected() {
     let server = Server::start();
     for words in [
         &["get", "none"][..],
@@ -42,7 +42,7 @@ fn exit_codes_tell_what_is_absent_and_what_is_rejected() {
 }
 
 #[test]
-fn a_put_tells_its_version() {
+fn put_prints_version() {
     let server = Server::start();
     let done = run_with(server.command(&["put", "k", "-", "--json"]), b"hello");
     let put = done.json();

@@ -95,7 +95,7 @@ fn files(root: &Path) -> BTreeMap<String, Vec<u8>> {
 
 /// `README` and `readme` became one file, with exit code 0, and each further run wrote both again.
 #[test]
-fn no_object_takes_the_place_of_another_where_names_are_folded() {
+fn case_folding_never_overwrites_another_object() {
     for system in &SYSTEMS {
         let root = disk_folder();
         let Some(mount) = mount(root.path(), system) else { continue };
@@ -135,7 +135,7 @@ fn no_object_takes_the_place_of_another_where_names_are_folded() {
 
 /// Another user's file whose name differs in case only was replaced.
 #[test]
-fn a_file_that_was_there_under_another_name_stays() {
+fn existing_file_with_folded_name_stays() {
     for system in &SYSTEMS {
         let root = disk_folder();
         let Some(mount) = mount(root.path(), system) else { continue };

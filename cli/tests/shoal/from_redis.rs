@@ -177,7 +177,7 @@ fn answer(listener: &TcpListener, replies: &[&[u8]]) {
 /// A key for which the server replied to GET with an error was left out in silence, with exit code 0; a key that was made between the
 /// questions for its time and for its value came without its deadline.
 #[test]
-fn an_error_is_no_absent_key_and_a_value_without_its_time_is_not_taken() {
+fn import_fails_on_errors_and_keeps_deadlines() {
     let server = Server::start();
     for (get, code, words) in [
         (
@@ -203,7 +203,7 @@ fn an_error_is_no_absent_key_and_a_value_without_its_time_is_not_taken() {
 }
 
 #[test]
-fn a_connection_that_breaks_off_says_how_far_it_came() {
+fn broken_import_reports_progress() {
     let server = Server::start();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();

@@ -64,7 +64,7 @@ fn assert_whole(data: &Path, objects: usize) {
 }
 
 #[test]
-fn a_full_store_goes_on_after_it_grew_and_grew_again() {
+fn full_store_accepts_writes_after_each_growth() {
     let folder = tempfile::tempdir().unwrap();
     let data = folder.path().join("data");
     let (server, url) = serve_sized(&data, "64M", &[]);

@@ -151,7 +151,7 @@ fn a_chain_under_load_is_the_store_of_each_version() {
 
 /// Links that do not belong together are refused before anything is written, and the file that is wrong is named.
 #[test]
-fn backups_that_are_no_chain_are_refused() {
+fn broken_backup_chain_is_rejected() {
     let folder = tempfile::tempdir().unwrap();
     let at = |name: &str| folder.path().join(name);
     let (data, other) = (at("data"), at("other"));
@@ -315,7 +315,7 @@ fn expired_and_damaged_links() {
 /// The snapshot of a backup that takes too long is dropped: the backup reports that and the next step; the existing part stays
 /// for --resume.
 #[test]
-fn a_dropped_snapshot_is_told() {
+fn dropped_snapshot_is_reported() {
     let folder = tempfile::tempdir().unwrap();
     let (data, dest) = (folder.path().join("data"), folder.path().join("dest"));
     let (mut child, url) = serve(&data, &["--snapshot-max-age", "1s", "--memtable", "1M"]);
@@ -351,7 +351,7 @@ fn a_dropped_snapshot_is_told() {
 /// A full backup that is killed continues: objects that changed meanwhile, deletions in its finished part included, are as
 /// the store has them at the end.
 #[test]
-fn a_backup_that_was_killed_goes_on() {
+fn killed_backup_resumes() {
     const COUNT: u32 = 6_000;
     let server = Server::start();
     let (runtime, client) = client_of(&server.url);

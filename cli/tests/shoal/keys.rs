@@ -85,7 +85,7 @@ async fn read_all(objects: &Objects, keys: &[Vec<u8>]) {
 }
 
 #[test]
-fn strange_keys_pass_through_both_frontends() {
+fn binary_keys_pass_through_both_frontends() {
     let folder = tempfile::tempdir().unwrap();
     let mut command = command(&["serve", "--size", "256M", "--cache", "16M", "--log", "error"]);
     command.args(["--listen", "127.0.0.1:0", "--resp", "127.0.0.1:0", "--resp-bucket", BUCKET]);

@@ -79,7 +79,7 @@ fn rounds_of_the_laboratory() {
 /// Runs the number of rounds that `cargo x kill` sets; an opening slower than is promised is reported.
 #[test]
 #[ignore = "takes minutes: `cargo x kill` runs it"]
-fn rounds_as_told() {
+fn rounds_from_environment() {
     let number = |name: &str, or: u64| std::env::var(name).map_or(or, |text| text.parse().unwrap());
     rounds(&Settings {
         rounds: number("KILL_ROUNDS", 10),

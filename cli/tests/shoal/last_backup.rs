@@ -5,7 +5,7 @@ use rustix::process::Signal;
 use crate::harness::{Server, run, serve, signal};
 
 #[test]
-fn the_last_backup_is_told_and_outlives_a_kill() {
+fn last_backup_is_reported_after_kill() {
     let mut server = Server::start();
     server.put("a", b"1", &[]);
     let told = |done: crate::harness::Done| {

@@ -522,7 +522,7 @@ fn ready(address: &str) -> String {
 /// counted only a store without free blocks. Fix: a value without room in the file counts, too; and the server itself tries if there
 /// is room again, since it may get no writes while it is not ready.
 #[test]
-fn a_server_whose_values_find_no_room_is_not_ready() {
+fn server_without_room_is_not_ready() {
     let Some(disk) = Disk::make(Kind::Ext4) else { return };
     let mut run = Run { case: Case { discard: true, ..PLAIN }, disk, known: BTreeMap::new(), next: 0 };
     run.prepare();

@@ -140,7 +140,7 @@ fn reading_changes_nothing_on_a_device_either() {
 }
 
 #[test]
-fn a_reader_beside_a_server_is_told_of_it() {
+fn reader_beside_server_gets_an_error() {
     let server = Server::start();
     let data = server.folder.path().join("data").into_os_string().into_string().unwrap();
     for words in [&["ls"][..], &["stat"], &["get", "key"], &["check"], &["export", "", "out"]] {

@@ -112,7 +112,7 @@ fn closed_pipe() -> Stdio {
 /// Symptom: `shoal serve | true` ended with exit code 0, which no supervisor restarts, and `shoal serve > /dev/full` with 1. Cause: the
 /// addresses could not be printed. Fix: that is a warning.
 #[test]
-fn a_server_survives_a_standard_output_that_takes_nothing() {
+fn server_survives_blocked_stdout() {
     let folder = tempfile::tempdir().unwrap();
     let full = || -> Stdio { fs::OpenOptions::new().write(true).open("/dev/full").unwrap().into() };
     let outputs: [(Stdio, bool); 3] = [(full(), false), (closed_pipe(), false), (closed_pipe(), true)];
@@ -147,7 +147,7 @@ fn a_server_survives_a_standard_output_that_takes_nothing() {
 
 /// A backup of which a part is missing is no success; the log of a server may go nowhere.
 #[test]
-fn a_backup_into_a_closed_pipe_fails_and_a_closed_log_stops_no_server() {
+fn backup_to_closed_pipe_fails_and_closed_log_does_not_stop_server() {
     let folder = tempfile::tempdir().unwrap();
     let mut command =
         command(&["serve", "--size", "64M", "--cache", "16M", "--listen", "127.0.0.1:0", "--log", "debug"]);
@@ -168,7 +168,7 @@ fn a_backup_into_a_closed_pipe_fails_and_a_closed_log_stops_no_server() {
 
 /// Every line on standard error is an object, also if the server does not start.
 #[test]
-fn a_log_in_json_is_nothing_else() {
+fn json_log_has_only_json_lines() {
     let folder = tempfile::tempdir().unwrap();
     let config = folder.path().join("shoal.toml");
     fs::write(&config, "log-format = 'json'\nslow = 'soon'\n").unwrap();
@@ -207,7 +207,7 @@ fn a_data_file_has_one_user() {
 }
 
 #[test]
-fn files_that_are_no_store_are_not_touched() {
+fn foreign_files_are_not_modified() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("letters");
     fs::write(&path, "Dear Ann,\n".repeat(10_000)).unwrap();
@@ -297,7 +297,7 @@ fn credentials_are_read_again() {
 
 /// `systemctl reload` sends SIGHUP: a server without credentials, which had nothing to read again, ended by it.
 #[test]
-fn a_hang_up_ends_no_server() {
+fn sighup_does_not_stop_server() {
     let mut server = Server::start();
     server.put("a", b"1", &[]);
     signal(&server.child, Signal::HUP);
@@ -309,7 +309,7 @@ fn a_hang_up_ends_no_server() {
 
 /// An open server logged nothing, and clients that tried tokens or passwords left no trace.
 #[test]
-fn open_addresses_and_strangers_are_logged() {
+fn open_addresses_and_refused_callers_are_logged() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name).into_os_string().into_string().unwrap();
     write_tokens(Path::new(&path("tokens")), "correct-horse-battery");
@@ -338,7 +338,7 @@ fn open_addresses_and_strangers_are_logged() {
     let url = format!("http://127.0.0.1:{grpc}");
     assert_eq!(run(&["stat", "--server", &url, "--token-file", &path("others")]).code, 1);
     let nobody = run(&["stat", "--server", &url]);
-    assert!(nobody.code == 1 && nobody.stderr.contains("wants a token"), "{}", nobody.stderr);
+    assert!(nobody.code == 1 && nobody.stderr.contains("requires a token"), "{}", nobody.stderr);
     assert!(!nobody.stderr.contains("certificate"), "a way that is not configured: {}", nobody.stderr);
     let mut stream = TcpStream::connect(("127.0.0.1", resp)).unwrap();
     stream.write_all(b"AUTH tide\r\nQUIT\r\n").unwrap();
@@ -346,9 +346,12 @@ fn open_addresses_and_strangers_are_logged() {
     stream.read_to_string(&mut answers).unwrap();
     assert!(answers.starts_with("-WRONGPASS"), "{answers}");
     let asks = asks.stop_and_read();
-    for said in
-        ["plain text", "not one that the server knows", "shows no credentials", "a wrong user or password"]
-    {
+    for said in [
+        "plain text",
+        "the token of the call is unknown",
+        "the call has no credentials",
+        "a wrong user or password",
+    ] {
         assert!(asks.contains(said), "{said}: {asks}");
     }
     assert!(!asks.contains("the Redis protocol listens") && !asks.contains("horse"), "{asks}");

@@ -49,7 +49,7 @@ fn stopped(data: &Path) -> Vec<String> {
 
 /// 12 of 40 stores that had been stopped in order were refused after one bit of their log had changed.
 #[test]
-fn a_bit_of_the_log_of_a_stopped_server_does_not_matter() {
+fn log_bit_flip_after_clean_stop_is_harmless() {
     let folder = tempfile::tempdir().unwrap();
     let (data, damaged) = (folder.path().join("data"), folder.path().join("damaged"));
     let kept = stopped(&data);

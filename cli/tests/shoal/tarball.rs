@@ -26,7 +26,7 @@ fn ok(command: &mut Command) -> String {
 }
 
 #[test]
-fn any_object_comes_back_from_a_tar() {
+fn tar_round_trips_any_object() {
     let server = Server::start();
     put_objects(&server, "from/");
     let long = "deep/".repeat(60);
@@ -73,7 +73,7 @@ fn any_object_comes_back_from_a_tar() {
 }
 
 #[test]
-fn a_tar_holds_what_is_chosen_and_names_what_it_cannot_hold() {
+fn tar_contains_selection_and_reports_the_rest() {
     let server = Server::start();
     for key in ["p", "p/a.jpg", "p/b.txt", "p/tmp/c.jpg"] {
         server.put(key, b"12345", &[]);
@@ -219,7 +219,7 @@ fn later_entries_of_a_name_win_and_sparse_files_are_named() {
 
 /// An export of a cache failed because of objects whose time ended between the listing and the read.
 #[test]
-fn objects_that_expire_in_an_export_are_counted_and_deleted_ones_fail() {
+fn objects_expiring_during_export_are_counted() {
     let server = Server::start();
     // More than a pipe holds: the export waits for its reader in the middle of this one.
     server.put("a", &vec![1; 3 << 20], &[]);

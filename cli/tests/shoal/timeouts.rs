@@ -19,7 +19,7 @@ fn silent() -> (TcpListener, String) {
 /// Symptom: `get` and `stat` waited 570 s for a server that took the connection and sent nothing. Cause: attempts were bounded by
 /// their number only. Fix: a call has one time for all attempts (--timeout).
 #[test]
-fn a_silent_server_is_waited_for_as_long_as_asked() {
+fn timeout_option_bounds_silent_server() {
     let (_listener, address) = silent();
     let commands: [&[&str]; 8] = [
         &["get", "k"],
@@ -53,7 +53,7 @@ fn a_silent_server_is_waited_for_as_long_as_asked() {
 
 /// A server that stalls in the middle of a backup.
 #[test]
-fn a_server_that_stops_answering_is_noticed() {
+fn unresponsive_server_is_detected() {
     let server = Server::start();
     server.put("k", b"value", &[]);
     signal(&server.child, Signal::STOP);
@@ -96,7 +96,7 @@ fn slow_link(to: SocketAddr, bytes: usize) -> String {
 
 /// A message of 1 MiB takes longer than the timeout, and is not cut: bytes move.
 #[test]
-fn a_slow_link_is_no_silent_server() {
+fn slow_link_does_not_time_out() {
     let folder = tempfile::tempdir().unwrap();
     let server = Frontends::start(Frontends::command(&folder.path().join("data"), "256M"));
     let value: Vec<u8> = (0..5 << 20).map(|at: u32| (at / 7) as u8).collect();
@@ -118,7 +118,7 @@ fn a_slow_link_is_no_silent_server() {
 }
 
 #[test]
-fn a_client_without_tls_is_told_that_the_server_speaks_it() {
+fn plaintext_client_learns_server_needs_tls() {
     let folder = tempfile::tempdir().unwrap();
     RootCertificate::new().server().write_to(folder.path()).unwrap();
     let (cert_path, key_path) = (folder.path().join("cert.pem"), folder.path().join("key.pem"));

@@ -135,7 +135,7 @@ fn a_deadline_from_a_folder_comes_true() {
 }
 
 #[test]
-fn objects_that_a_folder_cannot_hold_end_the_export_or_are_named() {
+fn objects_without_valid_file_name_fail_or_are_reported() {
     let server = Server::start();
     let long = "n".repeat(256);
     for key in ["a", "a/b", "a/b/c", "fine", long.as_str(), "x//y"] {
@@ -220,7 +220,7 @@ fn patterns_choose_and_a_dry_run_changes_nothing() {
 /// In a container each command is process 1: a file that a killed command left blocked each later one, and an import stored it as an
 /// object.
 #[test]
-fn temporary_files_of_killed_commands_are_in_nobodys_way() {
+fn leftover_temporary_files_are_harmless() {
     let server = Server::start();
     let target = server.folder.path().join("target");
     fs::create_dir_all(&target).unwrap();

@@ -92,7 +92,7 @@ fn describe(root: &Path) -> BTreeMap<PathBuf, (u32, i64, i64, Vec<u8>)> {
 }
 
 #[test]
-fn a_tree_comes_back_as_it_was() {
+fn tree_round_trips() {
     let server = Server::start();
     let (source, target) = (server.folder.path().join("source"), server.folder.path().join("target"));
     make_tree(&source);
@@ -131,7 +131,7 @@ fn a_tree_comes_back_as_it_was() {
 }
 
 #[test]
-fn a_tree_comes_back_without_a_server_and_is_served_later() {
+fn tree_round_trips_without_server() {
     let root = tempfile::tempdir().unwrap();
     let (source, target, data) =
         (root.path().join("source"), root.path().join("target"), root.path().join("data"));
@@ -258,7 +258,7 @@ fn nothing_is_written_outside_the_target() {
 }
 
 #[test]
-fn symlinks_of_the_export_itself_lead_nowhere() {
+fn exported_symlinks_cannot_escape_target() {
     let server = Server::start();
     let root = server.folder.path().join("root");
     let outside = root.join("outside");

@@ -7,7 +7,7 @@ use std::os::unix::ffi::OsStrExt;
 use crate::harness::{command, run, run_with, started};
 
 #[test]
-fn wrong_usage_ends_with_2_and_says_what_is_wrong() {
+fn usage_error_exits_with_2() {
     let cases: [(&[&str], &str); 14] = [
         (&[], "Usage"),
         (&["frobnicate"], "frobnicate"),
@@ -32,7 +32,7 @@ fn wrong_usage_ends_with_2_and_says_what_is_wrong() {
 }
 
 #[test]
-fn failures_end_with_1_in_one_line() {
+fn failure_exits_with_1_and_one_line() {
     let folder = tempfile::tempdir().unwrap();
     let missing = folder.path().join("missing").into_os_string().into_string().unwrap();
     // A port without a listener: it was free a moment ago.
@@ -161,7 +161,7 @@ fn a_configuration_is_checked_and_shown_without_a_start() {
         assert!(text.contains(line), "{line}: {text}");
     }
     assert!(
-        text.contains("# resp-bucket: default, as of all other clients, or redis")
+        text.contains("# resp-bucket: default, as for all other clients, or redis")
             && !text.contains("0123456789abcdef"),
         "{text}"
     );
@@ -197,7 +197,7 @@ fn paths_need_not_be_utf_8() {
 
 /// docs/limits.md names the smallest and the largest store.
 #[test]
-fn the_sizes_of_a_store_have_ends() {
+fn store_size_options_are_bounded() {
     let folder = tempfile::tempdir().unwrap();
     let format = |size: &str| {
         let data = folder.path().join(size);

@@ -144,7 +144,7 @@ fn results_are_counted_apart_everywhere() {
 }
 
 #[test]
-fn a_server_tells_how_it_is() {
+fn health_ready_and_stat_report_state() {
     let server = Watched::start(&["--log-format", "json", "--access-log", "--slow", "1ns"]);
     assert!(server.get("/livez").0.starts_with("HTTP/1.1 200"));
     assert!(server.get("/readyz").0.starts_with("HTTP/1.1 200"));
@@ -228,7 +228,7 @@ fn the_division_of_memory_is_shown_everywhere() {
 }
 
 #[test]
-fn an_address_of_metrics_that_is_taken_fails_and_the_default_one_warns() {
+fn taken_metrics_address_fails_and_default_warns() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
     let folder = tempfile::tempdir().unwrap();
@@ -306,7 +306,7 @@ fn promtool_accepts_the_metrics_and_the_alerts_fire_in_their_tests() {
 }
 
 #[test]
-fn a_level_is_about_shoal() {
+fn log_level_applies_to_shoal_only() {
     let server = Watched::start(&["--log", "debug"]);
     assert_eq!(server.run(&["put", "k", "-"], b"v").code, 0);
     let log = server.stop();

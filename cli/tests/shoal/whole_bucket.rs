@@ -44,7 +44,7 @@ fn an_empty_prefix_needs_all() {
 }
 
 #[test]
-fn all_means_the_whole_bucket_and_a_prefix_is_still_a_prefix() {
+fn all_option_means_whole_bucket() {
     let server = filled();
     assert_eq!(server.run(&["rm", "a", "--all"]).code, 2, "keys or all of them");
     // As in a script: rm --prefix "$P" --all
@@ -75,7 +75,7 @@ fn on_terminal(server: &Server, arguments: &str, typed: &str) -> Option<Done> {
 }
 
 #[test]
-fn a_terminal_is_asked_before_a_bucket_goes() {
+fn removing_a_bucket_asks_on_a_terminal() {
     let server = filled();
     for arguments in ["rm --all", "bucket rm default -r"] {
         for answer in ["\n", "n\n", "what?\n"] {

@@ -79,7 +79,7 @@ mod tests {
     /// Symptom: a server that was stopped for 70 s disconnected its clients when it ran again. Cause: the timer kept running
     /// meanwhile. Fix: the sleep looks at the clock several times, and a late look counts nothing.
     #[tokio::test]
-    async fn a_standstill_does_not_count() {
+    async fn process_stop_does_not_count() {
         let (began, limit) = (Instant::now(), Duration::from_secs(2));
         let mut sleep = AwakeSleep::new(limit);
         assert!(tokio::time::timeout(limit * 3 / 4, &mut sleep).await.is_err());

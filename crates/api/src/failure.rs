@@ -68,7 +68,7 @@ mod tests {
     use crate::v1::failure::{Kind, Rule};
 
     #[test]
-    fn a_failure_survives_the_way_through_a_status() {
+    fn failure_round_trips_through_status() {
         let failure = Failure {
             kind: Kind::ConditionFailed.into(),
             current_version: Some(7),
@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn foreign_and_garbled_details_are_of_no_kind() {
+    fn unknown_and_garbled_details_have_no_kind() {
         for details in [&b""[..], b"\xff\xff\xff", b"\x08\x09"] {
             let status = tonic::Status::with_details(Code::Internal, "x", Bytes::from_static(details));
             let described = Described::from_status(&status);

@@ -108,7 +108,7 @@ mod tests {
     proptest! {
         /// The reader finds every field that prost wrote.
         #[test]
-        fn fields_are_those_that_prost_wrote(
+        fn fields_match_prost(
             number in 1_u64.., key in prop::collection::vec(any::<u8>(), 1..40), name in "[a-z]{1,9}"
         ) {
             let operation = v1::Operation { number, key: key.clone().into(), ..Default::default() };
@@ -123,7 +123,7 @@ mod tests {
 
         /// Reading any bytes terminates, and the reader refuses the forms that prost refuses.
         #[test]
-        fn damage_is_refused_as_prost_does(
+        fn malformed_fields_fail_as_in_prost(
             bytes in prop::collection::vec(any::<u8>(), 0..60), cut in 0..60_usize
         ) {
             let valid = v1::GetRequest { bucket: "b".into(), key: bytes.clone().into(), ..Default::default() };

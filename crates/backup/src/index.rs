@@ -253,7 +253,7 @@ mod tests {
 
     /// A body that no writer makes: 80 KiB of it decode to 20 MB.
     #[test]
-    fn a_body_that_stands_for_too_much_is_damage() {
+    fn body_with_huge_claimed_size_is_damage() {
         let mut body = Vec::new();
         let mut last = Vec::new();
         (0..20_000).for_each(|number| put_key(&mut body, &mut last, &key(number)));

@@ -35,7 +35,7 @@ fn events(mut stream: BackupStream) -> Result<Vec<Event>> {
 }
 
 #[test]
-fn a_full_backup_has_the_rest_and_changes_are_refused() {
+fn full_backup_skips_damage_and_incremental_fails() {
     let sim = quiet(Image::new(BLOCKS));
     let store = kit().create(&Device::new(sim.clone()));
     for which in 0..OBJECTS {
@@ -72,7 +72,7 @@ fn a_full_backup_has_the_rest_and_changes_are_refused() {
 
 /// If the first piece of a long value is damaged, the backup has no head of the value, only its loss.
 #[test]
-fn a_long_value_is_lost_as_a_whole_wherever_it_is_damaged() {
+fn any_damage_loses_whole_long_value() {
     const LONG_BYTES: usize = 3 << 20;
     let sim = quiet(Image::new(BLOCKS));
     let store = kit().create(&Device::new(sim.clone()));

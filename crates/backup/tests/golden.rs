@@ -163,7 +163,7 @@ fn objects(events: &[Event]) -> Vec<ObjectRecord> {
 }
 
 #[test]
-fn the_bytes_are_those_of_the_format() {
+fn bytes_match_the_format() {
     let (full, increment) = chain();
     if std::env::var_os("SHOAL_WRITE_GOLDEN").is_some() {
         let tests = concat!(env!("CARGO_MANIFEST_DIR"), "/tests");
@@ -235,7 +235,7 @@ fn read_full(format: u32, image: &[u8]) {
 
 /// Damage of every kind of frame: every changed bit is noticed, and costs no more than its frame.
 #[test]
-fn every_flipped_bit_is_noticed_and_the_rest_is_read() {
+fn every_flipped_bit_is_detected_and_rest_is_read() {
     for image in [FORMAT_1, FULL, INCREMENT] {
         let whole = read(image, usize::MAX).0;
         for bit in 0..image.len() * 8 {
@@ -257,7 +257,7 @@ fn every_flipped_bit_is_noticed_and_the_rest_is_read() {
 }
 
 #[test]
-fn every_cut_is_noticed() {
+fn every_truncation_is_detected() {
     for image in [FORMAT_1, FULL, INCREMENT] {
         for length in 0..image.len() {
             let (events, damage) = read(&image[..length], 64);

@@ -94,7 +94,7 @@ fn name() -> impl Strategy<Value = Vec<u8>> {
 
 proptest! {
     #[test]
-    fn a_merge_is_what_the_model_says(
+    fn merge_matches_model(
         last in prop::collection::btree_map((0..3_u16, name()), 0..6_u8, 0..300),
         told in prop::collection::btree_map((0..3_u16, name()), 0..8_u8, 0..300),
         kept in prop::collection::btree_set(1..6_u8, 0..6),
@@ -143,7 +143,7 @@ proptest! {
 
 /// A full backup that was cut after a frame of its index is complete up to there.
 #[test]
-fn the_objects_of_an_index_frame_stand_in_front_of_it() {
+fn objects_precede_their_index_frame() {
     let store = StoreKit::steady(16_384, &Arc::new(ManualClock::new(1_000))).in_memory();
     for which in 0..4_000_u32 {
         let key = [&which.to_be_bytes()[..], &[which as u8; 200]].concat();
@@ -175,7 +175,7 @@ fn the_objects_of_an_index_frame_stand_in_front_of_it() {
 
 /// A server that is older than increments answers with a full backup.
 #[test]
-fn a_full_backup_is_no_stream_of_changes() {
+fn full_backup_is_rejected_as_increment() {
     let mut writer = IncrementWriter::new(1);
     let mut take = |event| writer.take::<NotChanges>(event, &mut || Ok(None), &mut Vec::new());
     assert_eq!(take(header(Contents::Full)), Err(NotChanges));

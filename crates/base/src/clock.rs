@@ -235,7 +235,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ids_are_read_and_odd_ones_are_none() {
+    fn boot_ids_parse_and_malformed_ones_do_not() {
         let id = id_of("00112233-4455-6677-8899-aabbccddeeff\n");
         assert_eq!((id[0], id[1], id[15]), (0x00, 0x11, 0xff));
         for odd in ["", "00112233-4455-6677-8899-aabbccddee", "0011223344556677889900aabbccddeezz"] {
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn a_time_namespace_with_an_offset_has_a_clock_of_another_identity() {
+    fn time_namespace_offset_changes_clock_identity() {
         let boot = id_of("00112233-4455-6677-8899-aabbccddeeff");
         let id = |offsets| boot_offset(offsets).map(|offset| clock_id(boot, &offset));
         let shifted = id("monotonic           0         0\nboottime    100000000         0\n");
@@ -260,7 +260,7 @@ mod tests {
 
     /// Run again in a time namespace: prints the identity of its clock there.
     #[test]
-    fn a_process_in_a_time_namespace_has_another_clock() {
+    fn process_in_time_namespace_has_other_clock() {
         let clock = |name: &str| format!("{name}={:x}", u128::from_be_bytes(SystemClock::new().boot_id()));
         if std::env::var_os("SHOAL_PRINT_CLOCK").is_some() {
             println!("{};", clock("clock"));
@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn the_machine_says_which_boot_it_is_and_how_long_it_runs() {
+    fn boot_id_and_uptime_are_read() {
         let (one, other) = (SystemClock::new(), SystemClock::new());
         let before = one.boot_ns();
         assert!(before > 0 && other.boot_ns() >= before);
@@ -294,7 +294,7 @@ mod tests {
     /// Symptom: a server that was stopped for 70 s closed clients as silent. Cause: timers counted the time for which it was stopped. Fix:
     /// a late reading counts nothing.
     #[test]
-    fn a_standstill_is_no_silence_of_a_peer() {
+    fn process_stop_does_not_count_as_peer_silence() {
         const SECOND_NS: u64 = 1_000_000_000;
         let mut clock = AwakeClock::new(5, Duration::from_secs(1));
         assert_eq!(clock.look(5 + SECOND_NS / 4), 5 + SECOND_NS / 4);
@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wall_clock_steps_without_time_going_by() {
+    fn wall_clock_step_leaves_monotonic_time() {
         let clock = ManualClock::new(100);
         clock.step_wall(-30);
         clock.advance(5);

@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn lengths_from_outside_never_reach_behind_the_end() {
+    fn decoded_lengths_stay_in_bounds() {
         let mut out = Vec::new();
         put_varint(&mut out, u64::MAX);
         assert_eq!(Reader::new(&out).prefixed(), Err(Truncated));

@@ -22,7 +22,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn connections_within_the_machine_are_not_paced_and_others_keep_the_systems_choice() {
+    fn local_connections_are_not_paced() {
         let in_use = |socket: &TcpStream| rustix::net::sockopt::tcp_congestion(socket).unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();

@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn all_bytes_arrive_wherever_they_lie() {
+    fn copies_all_bytes_at_any_alignment() {
         let from: Vec<u8> = (0..1_000_u32).map(|at| (at * 7 % 251) as u8).collect();
         for first in 0..70 {
             for count in [0, 1, 15, 63, 64, 65, 200, 900] {

@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cut_pattern_is_found_with_its_place() {
+    fn truncated_pattern_is_reported_with_position() {
         for (pattern, place) in [
             ("", None),
             ("a[b-d]*", None),
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pattern_of_many_stars_takes_no_exponential_time() {
+    fn many_stars_match_in_bounded_time() {
         let (pattern, text) = ("a*".repeat(50) + "b", "a".repeat(5_000));
         assert!(!matches(pattern.as_bytes(), text.as_bytes()));
     }

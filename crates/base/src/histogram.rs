@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn a_duration_is_in_the_bucket_of_the_first_bound_that_holds_it() {
+    fn duration_goes_to_first_fitting_bucket() {
         let mut samples: Vec<u64> =
             BOUNDS_NS.iter().flat_map(|&bound| [bound - 1, bound, bound + 1]).collect();
         samples.extend([0, 1, 999, u64::MAX, 1 << 40]);

@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn each_device_starts_its_writes_once_at_the_end_of_the_outermost_plug() {
+    fn plugged_writes_start_once_per_device() {
         let devices = [Arc::new(Counting::default()), Arc::new(Counting::default())];
         let started = || devices.each_ref().map(|device| device.0.load(Ordering::Relaxed));
         assert!(!may_hold(&devices[0]), "no plug");
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_that_may_block_holds_nothing_back() {
+    fn blocking_thread_does_not_plug() {
         let device = Arc::new(Counting::default());
         let started = || device.0.load(Ordering::Relaxed);
         plug(|| {

@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn one_thread_gives_way_and_the_others_keep_their_priority() {
+    fn give_way_lowers_only_the_calling_thread() {
         let nice = || getpriority_process(Some(gettid())).unwrap();
         let before = nice();
         let lowered = std::thread::spawn(move || {

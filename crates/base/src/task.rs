@@ -133,7 +133,7 @@ mod tests {
 
     /// A future that is woken while it is polled, and another one completes in the same poll, on the same thread.
     #[test]
-    fn a_wake_is_not_lost_in_a_run_within() {
+    fn nested_block_on_keeps_wakeup() {
         let (sender, receiver) = mpsc::channel();
         thread::spawn(move || {
             let mut polls = 0;
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn says_when_blocking_is_allowed() {
+    fn may_block_only_under_block_on() {
         assert!(!may_block());
         block_on(async {
             assert!(may_block());

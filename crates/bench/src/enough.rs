@@ -43,7 +43,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_row_without_time_ends_by_the_count_and_one_with_time_not_before_it() {
+    fn row_ends_by_count_or_by_time() {
         let enough = Enough::after(Duration::ZERO);
         assert!(!enough.is_reached(0) && !enough.is_reached(OPERATIONS_MIN - 1));
         assert!(enough.is_reached(OPERATIONS_MIN));

@@ -100,7 +100,7 @@ mod tests {
         }
 
         #[test]
-        fn quantiles_are_those_of_the_sorted_list(mut list in prop::collection::vec(1_u64..1 << 40, 1..300), permille in 1_u64..=1000) {
+        fn quantiles_match_sorted_list(mut list in prop::collection::vec(1_u64..1 << 40, 1..300), permille in 1_u64..=1000) {
             let mut halves = [Histogram::default(), Histogram::default()];
             for (index, &ns) in list.iter().enumerate() {
                 halves[index % 2].record(Duration::from_nanos(ns));

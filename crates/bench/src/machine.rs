@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn something_is_known_about_the_machine() {
+    fn machine_description_is_not_empty() {
         assert!(describe().contains("cores"));
         assert_eq!(load().split(' ').count(), 3);
         let before = cpu_time();
@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_that_is_used_is_counted() {
+    fn used_memory_is_counted() {
         let before = Memory::now();
         let memory = std::hint::black_box(vec![1_u8; 64 << 20]);
         let now = Memory::now();

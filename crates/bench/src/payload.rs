@@ -162,7 +162,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_same_number_gives_the_same_object_and_another_one_does_not() {
+    fn object_depends_only_on_number() {
         let pool = RandomBytes::new(7);
         let set = pool.set("a", Sizes::LOG_NORMAL);
         let again = RandomBytes::new(7).set("a", Sizes::LOG_NORMAL);
@@ -186,14 +186,14 @@ mod tests {
     }
 
     #[test]
-    fn every_name_has_a_sequence_of_its_own() {
+    fn each_name_has_own_sequence() {
         let draws = |name: &str| SeededEntropy::new(salt(1, name)).below(1 << 40);
         assert_eq!(draws("get-cold-4k-c1 embedded"), draws("get-cold-4k-c1 embedded"));
         assert_ne!(draws("get-cold-4k-c1 embedded"), draws("get-cold-4k-c1 server"));
     }
 
     #[test]
-    fn short_values_have_ends_too() {
+    fn ends_of_short_values() {
         assert_eq!(Ends::of(b"abc"), Ends { bytes: 3, first: *b"abc\0\0\0\0\0", last: *b"abc\0\0\0\0\0" });
         assert_eq!(Ends::of(b""), Ends::default());
     }

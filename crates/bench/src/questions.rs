@@ -131,7 +131,7 @@ mod tests {
         flips SQLite 1327\nflips shoal 0\nflips fjall_(flushed) 0\nroom shoal 1.03\nroom rocksdb 2.031\nshoal 1000 5\nshoal 2000 6\n";
 
     #[test]
-    fn a_title_is_the_answer() {
+    fn chart_title_states_the_result() {
         let title = |at: usize| QUESTIONS[at].title(&QUESTIONS[at].answers(TABLE));
         assert_eq!(title(0), "Shoal makes 15k small puts a second durable, ext4 4.9k");
         assert_eq!(title(1), "");
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn the_charts_of_the_book_are_those_of_their_table() {
+    fn book_charts_match_their_table() {
         let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs");
         let table = std::fs::read_to_string(docs.join("measurements/runs/2026-11-25-questions.txt")).unwrap();
         let folder = tempfile::tempdir().unwrap();

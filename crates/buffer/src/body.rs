@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn an_allocation_is_given_away_without_a_copy() {
+    fn allocation_moves_without_copy() {
         let mut buffer = Buffer::new();
         buffer.append_copy(&[7; 5000]);
         let at = buffer.first_chunk().as_ptr();
@@ -131,7 +131,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "advancing 4 bytes, but 3 remain")]
-    fn nobody_reads_behind_the_end() {
+    fn advance_beyond_end_panics() {
         Buffer::from(vec![0; 3]).advance(4);
     }
 

@@ -15,7 +15,7 @@ pub(crate) const fn cases(count: u32) -> u32 {
 const ROOM: usize = BUILT_IN_BYTES - PREPEND_BYTES;
 
 #[test]
-fn a_short_message_is_one_chunk_and_stays_where_it_is_when_it_moves() {
+fn short_message_is_one_inline_chunk() {
     let mut buffer = Buffer::new();
     assert_eq!(buffer.room(), ROOM);
     buffer.append_copy(b"head");
@@ -28,7 +28,7 @@ fn a_short_message_is_one_chunk_and_stays_where_it_is_when_it_moves() {
 }
 
 #[test]
-fn internal_bytes_go_on_behind_an_external_chunk() {
+fn internal_bytes_continue_after_external_chunk() {
     let mut buffer = Buffer::new();
     buffer.append_copy(b"header");
     buffer.append(Bytes::from(vec![5; COPY_BYTES_MAX + 1]));
@@ -88,7 +88,7 @@ fn a_long_allocation_changes_its_buffer_without_a_copy() {
 }
 
 #[test]
-fn external_memory_is_released_when_it_is_cut_off() {
+fn truncation_releases_external_memory() {
     struct Owner(std::sync::Arc<[u8; 3]>);
     impl AsRef<[u8]> for Owner {
         fn as_ref(&self) -> &[u8] {
@@ -110,7 +110,7 @@ fn external_memory_is_released_when_it_is_cut_off() {
 }
 
 #[test]
-fn a_buffer_that_owns_its_chunks_keeps_nobody_elses_memory() {
+fn owned_buffer_pins_no_external_memory() {
     let shared = Bytes::from(vec![1; 600]);
     let mut buffer = Buffer::new();
     buffer.own();
@@ -178,7 +178,7 @@ fn many_small_appends_take_few_allocations() {
 }
 
 #[test]
-fn a_receive_buffer_that_is_emptied_again_and_again_does_not_grow() {
+fn repeatedly_drained_buffer_does_not_grow() {
     let mut buffer = Buffer::new();
     for turn in 0..200_usize {
         let count = 1 + turn * 7 % 300;
@@ -191,7 +191,7 @@ fn a_receive_buffer_that_is_emptied_again_and_again_does_not_grow() {
 }
 
 #[test]
-fn a_queue_that_never_gets_empty_stays_as_short_as_it_is() {
+fn never_empty_queue_stays_bounded() {
     let mut buffer = Buffer::new();
     for turn in 0..500_usize {
         buffer.append_static(&STATIC[..3]);

@@ -189,7 +189,7 @@ mod tests {
 
     /// A slow link is not a silent server.
     #[tokio::test]
-    async fn work_that_makes_progress_is_not_cut() {
+    async fn progressing_request_does_not_time_out() {
         let progress = Progress::default();
         let slow = async {
             for _ in 0..8 {

@@ -299,7 +299,7 @@ pub(crate) mod tests {
 
     /// Operations that were sent over a closed stream have failed; the others wait for the next one, if there may be one.
     #[test]
-    fn the_end_of_a_stream_is_the_end_of_what_was_sent() {
+    fn stream_end_follows_last_message() {
         let mut exchange = exchange();
         exchange.begin(&GET, "sent");
         assert!(matches!(exchange.take_message(0), Poll::Ready(Some(_))));
@@ -323,7 +323,7 @@ pub(crate) mod tests {
 
     /// An answer that comes twice, belongs to no operation, or is not protobuf breaks the stream.
     #[test]
-    fn answers_that_nobody_asked_for_break_the_stream() {
+    fn unsolicited_answers_break_the_stream() {
         for message in [results(&[0, 0]), results(&[7]), Bytes::from_static(b"\x0a")] {
             let mut exchange = exchange();
             exchange.begin(&GET, ());

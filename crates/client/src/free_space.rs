@@ -96,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_runs_that_make_sense_are_taken() {
+    fn invalid_runs_are_rejected() {
         let mut end = 5;
         let runs = decode(&[0, 3, 10, 1], &mut end).unwrap();
         assert_eq!(runs, [Run { block: 5, blocks: 3 }, Run { block: 18, blocks: 1 }]);

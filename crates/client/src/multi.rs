@@ -299,7 +299,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn batches_keep_to_both_limits() {
+    fn batches_respect_both_limits() {
         let mut pending: VecDeque<usize> = (0..2500).collect();
         let sizes: Vec<usize> = std::iter::from_fn(|| {
             let batch = next_batch(&mut pending, |_| 1);

@@ -257,7 +257,7 @@ mod tests {
     proptest! {
         /// The sent bytes are the ones that prost would have sent.
         #[test]
-        fn operations_are_as_prost_writes_them(
+        fn operations_encode_as_prost(
             number in any::<u64>(), action in 1..4_i32, key in bytes(200), value in bytes(300),
             modified_ns in any::<Option<u64>>(), version in any::<Option<u64>>(), session in any::<Option<u64>>()
         ) {
@@ -287,7 +287,7 @@ mod tests {
 
         /// The results are the ones that prost would have read, and the value is not copied.
         #[test]
-        fn results_are_as_prost_reads_them(
+        fn results_decode_as_prost(
             number in any::<u64>(), value in bytes(300), version in any::<u64>(), deleted in any::<Option<u64>>(),
             with_info in any::<bool>(), value_omitted in any::<bool>(), code in 0..4_i32
         ) {
@@ -329,7 +329,7 @@ mod tests {
 
         /// Reading any bytes terminates.
         #[test]
-        fn garbage_is_an_error_or_results(bytes in bytes(80)) {
+        fn random_bytes_never_panic_result_decoder(bytes in bytes(80)) {
             let mut results = Results::of(bytes);
             while let Ok(Some(_)) = results.next() {}
         }

@@ -331,7 +331,7 @@ mod tests {
 
     /// If the runtime terminates the stream's task, callers get an error, and so do later ones.
     #[test]
-    fn without_its_task_a_stream_answers_that_it_ended() {
+    fn calls_fail_after_stream_task_ends() {
         let shared = Arc::new(shared());
         let (_, mut waiting) = submitted(&shared);
         drop(Driven(Arc::clone(&shared)));

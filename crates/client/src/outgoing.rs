@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_takes_what_is_queued_and_fits_and_an_old_stream_nothing() {
+    fn message_takes_queued_operations_up_to_limit() {
         let mut outgoing = Outgoing::new("b");
         for (number, bytes) in [60_000, 60_000, 60_000, 10, 10].into_iter().enumerate() {
             let (place, sender) = outgoing.push(number as u64, &put(&vec![0; bytes]));
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_has_so_many_operations() {
+    fn message_operation_count_is_bounded() {
         let mut outgoing = Outgoing::new("");
         (0..MESSAGE_OPERATIONS_MAX + 1).for_each(|number| drop(outgoing.push(number, &put(b"v"))));
         assert_eq!(message(&mut outgoing, 0).unwrap().operations.len() as u64, MESSAGE_OPERATIONS_MAX);
@@ -266,7 +266,7 @@ mod tests {
     proptest! {
         /// In any order, each number finds its note, once.
         #[test]
-        fn numbers_are_of_one_operation(steps in prop::collection::vec((any::<bool>(), any::<prop::sample::Index>()), 1..200)) {
+        fn numbers_are_unique_per_operation(steps in prop::collection::vec((any::<bool>(), any::<prop::sample::Index>()), 1..200)) {
             let (mut places, mut model, mut gone) = (Places::default(), BTreeMap::new(), Vec::new());
             for (count, (adds, which)) in steps.into_iter().enumerate() {
                 if adds || model.is_empty() {

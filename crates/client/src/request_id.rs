@@ -66,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_id_is_given_twice_and_a_lane_has_one_write() {
+    fn request_ids_are_unique_and_lanes_exclusive() {
         let ids = RequestIds::default();
         let mut seen = BTreeSet::new();
         for round in 0..50 {
@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn there_are_only_so_many() {
+    fn lanes_are_bounded() {
         let ids = RequestIds::default();
         let held: Vec<_> = std::iter::from_fn(|| ids.take()).collect();
         assert_eq!(held.len() as u64, LANES * SESSIONS_MAX as u64);

@@ -216,7 +216,7 @@ mod tests {
     /// After an attempt with an open outcome, a later failure does not prove that nothing happened, unless it is the write's
     /// own answer.
     #[test]
-    fn a_write_with_an_id_is_sent_again_until_it_is_known() {
+    fn write_with_id_is_retried_until_outcome_is_known() {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
         let _guard = runtime.enter();
         let lost = || Failed { error: Error::Busy("lost".into()), outcome: Outcome::Open };

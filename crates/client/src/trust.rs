@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn a_certificate_of_itself_is_believed_by_name_and_within_its_time() {
+    fn self_signed_certificate_is_trusted_by_name_and_validity() {
         let (own, pem) = certificate(true);
         let trust = Trust::new(pem.as_bytes()).unwrap();
         let verify = |trust: &Trust, shown: &CertificateDer<'_>, name: &'static str, now| {
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pem_without_roots_is_refused_in_words() {
+    fn pem_without_roots_is_rejected_with_message() {
         for pem in ["", "nonsense", "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"] {
             assert!(Trust::new(pem.as_bytes()).unwrap_err().contains("the roots"), "{pem}");
         }

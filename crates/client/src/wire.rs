@@ -178,7 +178,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_write_has_one_reading_of_its_deadline() {
+    fn deadline_is_read_once_per_write() {
         let seen = |end| Expiry::Same(Deadline { end, left_ns: 5, at_ns: 900 });
         for (given, sent) in [
             (Expiry::Never, (None, None)),
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn a_status_from_elsewhere_leaves_a_write_open() {
+    fn foreign_status_leaves_outcome_unknown() {
         for code in
             [Code::Unavailable, Code::Cancelled, Code::Internal, Code::Unknown, Code::ResourceExhausted]
         {

@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn things_come_out_when_due_and_all_of_them() {
+    fn items_come_out_when_due() {
         let line = Line::new();
         let now = Instant::now();
         line.push(now + Duration::from_millis(4), 'c');

@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ranges_are_what_a_set_of_blocks_is() {
+    fn ranges_match_block_set() {
         const BLOCKS: u64 = 60;
         let dice = SeededEntropy::new(1);
         let (mut room, mut model) = (Room::new(40, [3, 4, 9].into_iter()), BTreeSet::from([3, 4, 9]));

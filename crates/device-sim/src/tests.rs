@@ -54,7 +54,7 @@ fn flush(history: &mut DeviceHistory) {
 }
 
 #[test]
-fn one_write_tears_in_every_way() {
+fn write_tears_in_every_way() {
     let mut history = DeviceHistory::new(Image::new(1));
     write(&mut history, WriteKind::Plain, 0, full(1));
     let (mut whole, mut torn_inside) = (BTreeSet::new(), 0);
@@ -84,7 +84,7 @@ fn a_flushed_write_is_never_missing_and_an_unflushed_one_may_be() {
 }
 
 #[test]
-fn a_durable_write_says_nothing_of_others() {
+fn durable_write_covers_only_itself() {
     let mut history = DeviceHistory::new(Image::new(2));
     write(&mut history, WriteKind::Plain, 0, thin(1));
     write(&mut history, WriteKind::Durable, 1, thin(2));
@@ -93,7 +93,7 @@ fn a_durable_write_says_nothing_of_others() {
 }
 
 #[test]
-fn a_flush_covers_only_what_ended_before_it_began() {
+fn flush_covers_only_writes_completed_before() {
     let mut history = DeviceHistory::new(Image::new(2));
     let early = history.begin_write(WriteKind::Plain, 0, vec![thin(1)]);
     let late = history.begin_write(WriteKind::Plain, 1, vec![thin(2)]);
@@ -106,7 +106,7 @@ fn a_flush_covers_only_what_ended_before_it_began() {
 }
 
 #[test]
-fn a_flush_that_began_and_did_not_end_promises_nothing() {
+fn unfinished_flush_promises_nothing() {
     let mut history = DeviceHistory::new(Image::new(1));
     write(&mut history, WriteKind::Plain, 0, thin(1));
     history.begin_flush();
@@ -115,7 +115,7 @@ fn a_flush_that_began_and_did_not_end_promises_nothing() {
 }
 
 #[test]
-fn a_later_flush_does_not_help_what_a_failed_one_covered() {
+fn flush_after_failed_flush_does_not_save_its_writes() {
     let mut history = DeviceHistory::new(Image::new(2));
     write(&mut history, WriteKind::Plain, 0, thin(1));
     let number = history.begin_flush();
@@ -133,7 +133,7 @@ fn a_later_flush_does_not_help_what_a_failed_one_covered() {
 
 /// Two flushes at a time: a failure of the younger one does not affect the older one.
 #[test]
-fn a_flush_that_was_under_way_before_one_that_failed_still_counts() {
+fn concurrent_successful_flush_still_counts() {
     let mut history = DeviceHistory::new(Image::new(1));
     write(&mut history, WriteKind::Plain, 0, thin(1));
     let (older, younger) = (history.begin_flush(), history.begin_flush());
@@ -176,7 +176,7 @@ fn of_overlapping_writes_either_may_win() {
 }
 
 #[test]
-fn several_versions_may_be_there_each() {
+fn any_unflushed_version_may_survive() {
     let mut history = DeviceHistory::new(Image::new(1));
     for tag in 1..=3 {
         write(&mut history, WriteKind::Plain, 0, thin(tag));
@@ -195,7 +195,7 @@ fn no_flush_settles_a_discard() {
 }
 
 #[test]
-fn a_new_length_needs_a_flush_or_a_durable_write_behind_the_old_end() {
+fn new_length_needs_flush_or_durable_write_beyond_old_end() {
     let mut history = DeviceHistory::new(Image::new(1));
     history.grew(2);
     history.mark(1);
@@ -371,7 +371,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 500, ..ProptestConfig::default() })]
 
     #[test]
-    fn shows_what_is_legal_and_all_of_it(steps in prop::collection::vec(step(), 0..14)) {
+    fn explores_exactly_the_legal_states(steps in prop::collection::vec(step(), 0..14)) {
         let history = played(&steps);
         let naive = Naive(&history);
         let mut shown: BTreeMap<Vec<u8>, usize> = BTreeMap::new();
@@ -412,7 +412,7 @@ fn get(device: &Device, block: u64) -> Result<u8, DeviceError> {
 }
 
 #[test]
-fn the_device_records_what_it_is_told() {
+fn device_records_requests() {
     let sim = SimDevice::new(4);
     let device = wrapped(&sim);
     put(&device, 1, 7).unwrap();
@@ -480,7 +480,7 @@ fn faults_fail_lose_and_misdirect() {
 }
 
 #[test]
-fn growing_fails_on_demand_and_where_it_is_not_meant_to() {
+fn growth_fails_on_demand_and_when_disallowed() {
     assert!(SimDevice::new(1).grow(2).is_err());
     let sim = SimDevice::with_options(Image::new(1), SimOptions { growable: true, ..SimOptions::default() });
     sim.inject(Fault::fail(FaultOp::Grow, libc::ENOSPC));
@@ -491,7 +491,7 @@ fn growing_fails_on_demand_and_where_it_is_not_meant_to() {
 }
 
 #[test]
-fn requests_take_their_time_and_overlap_as_far_as_they_may() {
+fn requests_take_time_and_overlap_up_to_depth() {
     let latency = Latency { read_ns: 30_000_000, ..Latency::default() };
     let options = SimOptions { latency, parallel: 2, ..SimOptions::default() };
     let device = Device::new(SimDevice::with_options(Image::new(8), options));
@@ -514,7 +514,7 @@ fn requests_take_their_time_and_overlap_as_far_as_they_may() {
 }
 
 #[test]
-fn dropping_the_device_waits_for_what_is_under_way() {
+fn dropping_the_device_waits_for_requests() {
     let latency = Latency { write_ns: 3_000_000, ..Latency::default() };
     let sim = SimDevice::with_options(Image::new(1), SimOptions { latency, ..SimOptions::default() });
     let write = Device::new(sim).write(0, IoBuf::new(1)).in_background();

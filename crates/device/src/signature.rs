@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn two_bytes_alone_are_no_file_system() {
+    fn two_byte_magic_is_no_file_system() {
         let mut block = [0; BLOCK_BYTES];
         block[1_080..1_082].copy_from_slice(b"\x53\xef");
         block[510..512].copy_from_slice(b"\x55\xaa");
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_that_end_early_are_no_harm() {
+    fn short_blocks_do_not_panic() {
         for bytes in [0, 1, 511, 512, 1_081] {
             assert_eq!(signatures(0, &vec![0x55; bytes]).count(), 0);
         }

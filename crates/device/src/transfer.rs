@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn short_reads_go_on_across_segments() {
+    fn short_reads_continue_across_segments() {
         let dsync = AtomicBool::new(true);
         let mut read = transfer(Op::Read, vec![IoBuf::new(1), IoBuf::new(0), IoBuf::new(2)]);
         assert_eq!(read.action(true), Some(Action::Read));
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn other_errors_end_it_and_endless_interruption_does_too() {
+    fn other_errors_and_endless_interrupts_end_transfer() {
         let dsync = AtomicBool::new(true);
         let mut write = transfer(Op::Write, vec![IoBuf::new(1)]);
         let plain = Action::Write { durable: false };

@@ -10,7 +10,7 @@ use shoal_device_sim::{Fault, FaultOp, SimDevice};
 
 /// A file and a device in memory run requests on lent memory, the simulated one on memory that it owns meanwhile.
 #[test]
-fn requests_run_in_place_do_the_same_with_and_without_a_shorter_way() {
+fn in_place_requests_match_submitted_ones() {
     let folder = tempfile::tempdir().unwrap();
     let mut devices = vec![Device::new(Arc::new(MemDevice::new(4))), Device::new(SimDevice::new(4))];
     for io in [IoMode::Uring, IoMode::Threads] {

@@ -14,7 +14,7 @@ use shoal_engine::{OpenOptions, PathOptions, block_on};
 use shoal_testkit::skipped::skipped;
 
 #[test]
-fn the_embedded_store_does_what_its_example_says() {
+fn embedded_example_runs() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("notes.data");
     let open = OpenOptions { cache_bytes: 16 << 20, ..OpenOptions::default() };

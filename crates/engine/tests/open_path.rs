@@ -42,7 +42,7 @@ fn a_store_is_made_once_and_then_opened() {
 }
 
 #[test]
-fn nothing_is_made_for_readers_and_nothing_foreign_is_touched() {
+fn readers_create_nothing_and_foreign_files_stay() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("data");
     let mut reader = small();

@@ -146,7 +146,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn damage_ends_nothing_but_the_reading(at in 0..400_usize, byte in any::<u8>(), cut in 0..400_usize) {
+        fn damaged_certificate_has_no_expiry(at in 0..400_usize, byte in any::<u8>(), cut in 0..400_usize) {
             let mut damaged = certificate(1_709_164_800).to_vec();
             let at = at % damaged.len();
             damaged[at] = byte;

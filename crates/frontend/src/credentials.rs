@@ -72,7 +72,7 @@ impl Tokens {
             let token =
                 Token::parse(line).map_err(|what| BadCredentials(format!("token {number} {what}")))?;
             if tokens.iter().any(|other| other.secret == token.secret && other.rights != token.rights) {
-                let problem = format!("token {number} comes a second time, with other rights");
+                let problem = format!("token {number} is repeated with other rights");
                 return Err(BadCredentials(problem));
             }
             tokens.push(token);
@@ -120,7 +120,7 @@ impl Token {
             [] => Rights::default(),
             words => {
                 let words = str::from_utf8(words).map_err(|_| "has rights that are not UTF-8".to_owned())?;
-                Rights::parse(words).map_err(|what| format!("has rights that are not known: {what}"))?
+                Rights::parse(words).map_err(|what| format!("has unknown rights: {what}"))?
             }
         };
         Ok(Self { secret: secret.into(), rights: Arc::new(rights) })
@@ -214,11 +214,7 @@ fn config(pem: &TlsPem, certificate_is_optional: bool) -> Result<ServerConfig, B
 fn certificates(pem: &[u8], what: &str) -> Result<Vec<CertificateDer<'static>>, BadCredentials> {
     let all: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
     let all = all.map_err(bad(what))?;
-    if all.is_empty() {
-        Err(BadCredentials(format!("{what}: there is none in the PEM file")))
-    } else {
-        Ok(all)
-    }
+    if all.is_empty() { Err(BadCredentials(format!("{what}: the PEM file has none"))) } else { Ok(all) }
 }
 
 fn bad<E: std::fmt::Display>(what: &str) -> impl Fn(E) -> BadCredentials + '_ {
@@ -322,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn rights_stand_behind_the_token() {
+    fn token_line_lists_rights() {
         let text = format!("{LONG}1\n{LONG}2 read-only\n{LONG}3\t bucket=films,read-only \r\n");
         let tokens = Tokens::parse(text.as_bytes()).unwrap();
         let rights = |number: &str| tokens.find(format!("{LONG}{number}").as_bytes()).unwrap().1;
@@ -342,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_pem_is_refused_in_words() {
+    fn empty_pem_is_rejected_with_message() {
         let error = Credentials::new(Some(&TlsPem::default()), Tokens::default()).err().unwrap();
         assert!(error.to_string().contains("the private key"), "{error}");
     }

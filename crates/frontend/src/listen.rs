@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_that_is_absent_is_left_out() {
+    fn unavailable_address_is_skipped() {
         // A reserved network (RFC 1112): no machine has addresses of it.
         let listeners = listen_at(&["240.0.0.1:0", "127.0.0.1:0"]).unwrap();
         assert_eq!(listeners.len(), 1);

@@ -28,10 +28,10 @@ impl Default for MinRate {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TooSlow {
     /// Nothing came for this time.
-    #[error("nothing came for {} s in the middle of the request", .0.as_secs_f64())]
+    #[error("nothing was received for {} s in the middle of a request", .0.as_secs_f64())]
     Silent(Duration),
     /// The rate was below the minimum.
-    #[error("only {bytes} bytes came in {:.1} s in the middle of the request", waited.as_secs_f64())]
+    #[error("only {bytes} bytes were received in {:.1} s in the middle of a request", waited.as_secs_f64())]
     Little {
         /// Received bytes.
         bytes: u64,
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn only_below_the_least_is_a_peer_too_slow() {
+    fn peer_below_min_rate_is_too_slow() {
         for look in [SECOND, Duration::from_millis(1875)] {
             for (bytes, cut) in [(0, Some(30)), (1, Some(30)), (900, Some(30)), (1024, None), (100_000, None)]
             {
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn silence_has_an_end_of_its_own() {
+    fn silence_has_own_limit() {
         let least = MinRate { bytes_a_second: 0, ..MinRate::default() };
         let mut received = Received::default();
         for _ in 0..100 {

@@ -23,7 +23,7 @@ pub enum NotAllowed {
     #[error("the token is read-only: it may not write")]
     ReadOnly,
     /// It may not reach the bucket.
-    #[error("the token may not reach the bucket {asked:?}: it is for {allowed}")]
+    #[error("the token has no access to the bucket {asked:?}: it is for {allowed}")]
     Bucket {
         /// The bucket of the request.
         asked: Box<str>,
@@ -53,7 +53,7 @@ impl Rights {
                 }
                 _ => {
                     return Err(format!(
-                        "{word:?} is no right, or comes twice: write read-only, bucket=NAME, or several with commas"
+                        "{word:?} is not a right, or is repeated: write read-only, bucket=NAME, or several with commas"
                     ));
                 }
             }
@@ -155,7 +155,7 @@ mod tests {
 
     /// A mistyped right must not turn into the right to everything.
     #[test]
-    fn words_that_are_no_rights_are_refused() {
+    fn unknown_rights_are_rejected() {
         for wrong in [
             "",
             ",",

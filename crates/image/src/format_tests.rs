@@ -108,7 +108,7 @@ fn superblock() -> Superblock {
 }
 
 #[test]
-fn superblock_lies_where_the_document_says() {
+fn superblock_layout_matches_document() {
     let doc = include_str!("../../../docs/format/superblock.md");
     let rows = table(doc, "superblock");
     let value = superblock();
@@ -212,7 +212,7 @@ fn version_2_is_read_and_written() {
 
 /// An unknown feature is refused instead of ignored.
 #[test]
-fn incompatible_features_are_no_superblock_of_ours() {
+fn unknown_incompatible_feature_is_rejected() {
     let mut value = superblock();
     value.features.incompatible = 1 << 7;
     assert_eq!(Superblock::decode(&value.encode()), None);
@@ -220,7 +220,7 @@ fn incompatible_features_are_no_superblock_of_ours() {
 
 /// A store that grew: its areas are among the data, and a program without the feature would take them for free blocks.
 #[test]
-fn areas_lie_among_the_data_only_with_the_feature() {
+fn areas_among_data_need_the_feature() {
     let mut value = superblock();
     value.layout.places = Places { log: 200, space_areas: [8_008 - 21, 7_000], data: 233 };
     assert_eq!(Superblock::decode(&value.encode()), None);
@@ -237,7 +237,7 @@ fn areas_lie_among_the_data_only_with_the_feature() {
 
 /// An apply would free a root outside of the blocks for objects and pages. Mutation testing found this.
 #[test]
-fn a_root_lies_where_pages_may_lie() {
+fn root_outside_page_area_is_rejected() {
     let value = superblock();
     let usable = value.layout.data_first()..value.device_blocks;
     for block in [0, usable.start - 1, usable.start, usable.end - 1, usable.end, 0xffff_0000_00a0] {
@@ -249,7 +249,7 @@ fn a_root_lies_where_pages_may_lie() {
 }
 
 #[test]
-fn no_flipped_bit_of_a_superblock_passes() {
+fn every_flipped_superblock_bit_is_detected() {
     let mut block = superblock().encode();
     for bit in 0..BLOCK_BYTES * 8 {
         block[bit / 8] ^= 1 << (bit % 8);
@@ -260,7 +260,7 @@ fn no_flipped_bit_of_a_superblock_passes() {
 
 /// The list of a tablet's layers, and a tombstone.
 #[test]
-fn layers_lie_where_the_document_says() {
+fn layer_layout_matches_document() {
     let doc = include_str!("../../../docs/format/layers.md");
     let (rows, item) = (table(doc, "layers"), table(doc, "layer"));
     let root = |block, crc, height, entries| Root { page: Some(PageRef { block, crc }), height, entries };
@@ -310,7 +310,7 @@ fn layers_lie_where_the_document_says() {
 }
 
 #[test]
-fn batches_and_records_lie_where_the_document_says() {
+fn batch_layout_matches_document() {
     let doc = include_str!("../../../docs/format/log.md");
     let (batch, record) = (table(doc, "batch"), table(doc, "record"));
     let encoded = encode_record(RecordKind::Delete, TabletId(3), b"key", &[], false);
@@ -357,7 +357,7 @@ fn batches_and_records_lie_where_the_document_says() {
 }
 
 #[test]
-fn manifests_lie_where_the_document_says() {
+fn manifest_layout_matches_document() {
     let rows = table(include_str!("../../../docs/format/object.md"), "manifest");
     let (bytes, _) = Manifest { runs: vec![Run::new(9, 16)], checksums: vec![1, 2] }.encode();
     assert_eq!(number(&bytes, rows["magic"]), 0x464E_4D53);
@@ -366,7 +366,7 @@ fn manifests_lie_where_the_document_says() {
 }
 
 #[test]
-fn packed_runs_lie_where_the_document_says() {
+fn packed_run_layout_matches_document() {
     let doc = include_str!("../../../docs/format/packed.md");
     let tail = table(doc, "tail");
     let mut memory = vec![0; BLOCK_BYTES];

@@ -252,7 +252,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn areas_lie_apart_from_each_other_and_in_front_of_the_data() {
+    fn areas_do_not_overlap_and_precede_data() {
         let layout = Layout::new(&FormatOptions::for_blocks(4_096)).unwrap();
         assert!(layout.is_sensible(4_096, 0));
         let with = |change: &dyn Fn(&mut Places)| {
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn areas_of_a_store_that_grew_lie_among_the_data() {
+    fn areas_of_grown_store_are_among_data() {
         let first = Layout::new(&FormatOptions::for_blocks(4_096)).unwrap();
         let behind_log = first.log_first() + u64::from(first.log_blocks);
         let (layout, freed) = first.grown(100_000, 4_000).unwrap();
@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn a_longer_log_lies_among_the_data() {
+    fn longer_log_is_among_data() {
         let grown = Layout::new(&FormatOptions::for_blocks(4_096)).unwrap().grown(100_000, 4_000).unwrap().0;
         let end = grown.places.space_areas[1] + u64::from(grown.space_area_blocks);
         let (longer, old) = grown.with_log(Ring { first: end, blocks: 781 });

@@ -175,7 +175,7 @@ mod tests {
         let text = render(&source(), false).unwrap();
         for metric in CATALOG.iter().copied().flatten() {
             // A new store has no value for it yet.
-            if metric.help.contains("left out") && !text.contains(metric.name) {
+            if metric.help.contains("absent if") && !text.contains(metric.name) {
                 continue;
             }
             assert!(
@@ -189,7 +189,7 @@ mod tests {
                 rest.is_some_and(|rest| rest.starts_with([' ', '{']) || rest.starts_with("_count"))
             });
             let samples: Vec<_> = samples.collect();
-            assert!(!samples.is_empty() || metric.help.contains("left out"), "{}", metric.name);
+            assert!(!samples.is_empty() || metric.help.contains("absent if"), "{}", metric.name);
             for sample in samples {
                 let labels: Vec<_> =
                     sample.split(['{', ',']).skip(1).filter_map(|part| part.split_once('=')).collect();
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn before_the_store_is_open_there_is_the_process() {
+    fn process_metrics_exist_before_store_opens() {
         let source = Source { metrics: Arc::default(), store: None, is_ready: false };
         let text = render(&source, false).unwrap();
         assert!(

@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn peers_that_keep_their_connections_hold_nobody_up() {
+    async fn idle_scrapers_do_not_block_others() {
         let listener = Listener::bind(([127, 0, 0, 1], 0).into(), &[]).unwrap();
         let address = listener.addresses()[0];
         let running = tokio::spawn(listener.run(Arc::default(), Health::default()));

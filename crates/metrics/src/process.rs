@@ -74,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_systems_words_are_understood() {
+    fn proc_files_are_parsed() {
         let stat = "7 (a (b) c) S 1 1 1 0 -1 4194304 10 0 0 0 250 75 0 0 20 0 3 0 100 1000000 300 18446744073709551615";
         let usage = Usage::parse([stat, "Name:\tx\nVmHWM:\t    2048 kB\n", "cpu 1\nbtime 1000\n"], 100, 4096);
         let expected = Usage {

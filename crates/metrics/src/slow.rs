@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn the_parts_are_the_whole() {
+    fn stages_add_up_to_total() {
         let all = Marks { began_ns: 100, started_ns: 110, placed_ns: 130, done_ns: 170, wants_key: false };
         assert_eq!(parts(all, 180), [10, 20, 40, 10]);
         assert_eq!(parts(Marks { placed_ns: 0, ..all }, 180), [10, 60, 0, 10]);
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn marks_are_those_of_the_request_that_runs() {
+    fn marks_belong_to_running_request() {
         mark(Stage::Started);
         note_key(b"of nobody");
         let (mut outer, mut inner) = (Marks { wants_key: true, ..Marks::default() }, Marks::default());

@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_is_forgotten_in_time_when_it_is_read_and_when_its_block_is_written() {
+    fn damaged_page_is_forgotten_after_time_read_or_write() {
         let (damaged, now) = (DamagedPages::new(FRAMES), moment());
         let unit = Unit::page(7, 1);
         assert!(damaged.find(&unit, now).is_none());
@@ -154,7 +154,7 @@ mod tests {
 
     /// A drive that retries a sector for half a minute: passes do not wait for it most of the time.
     #[test]
-    fn a_read_that_took_long_is_repeated_after_as_long_a_time() {
+    fn slow_failed_read_is_retried_after_same_delay() {
         let (damaged, began) = (DamagedPages::new(FRAMES), moment());
         let (unit, took) = (Unit::page(7, 1), 6 * REMEMBERED_FOR);
         damaged.note(&unit, &error(7), began, began + took);
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_is_in_doubt_after_it_reported_a_block_and_not_after_wrong_bytes() {
+    fn device_is_doubtful_after_reported_errors_only() {
         let (damaged, now) = (DamagedPages::new(FRAMES), moment());
         damaged.note(&Unit::page(7, 1), &error(7), now, now);
         assert!(!damaged.is_device_in_doubt(), "it read");

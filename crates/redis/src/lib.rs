@@ -1,13 +1,16 @@
 //! The Redis frontend: the layer between a socket with the Redis protocol and the store.
 //!
-//! In reading order, which is the order in which a request passes: [`Server`] listens and starts one dispatch thread per core.
-//! `dispatch` is such a thread: it handles all ready events in one turn, and all writes of a turn share a batch of the log;
-//! `socket` is its side of a connection, and `timing` counts the commands that the turn answered. `connection` parses requests,
-//! starts commands and keeps their answers in order. `command` has the table of commands and one file per family; its `read`
-//! and `write` have all calls of the store. `answer` has the results of commands. The protocol is in `docs/format/resp.md`.
+//! The files that a request passes, in this order; `docs/life-of-a-put.md` has the functions, too:
+//!
+//! 1. `listen.rs`: [`RedisServer`] listens and starts one dispatch thread per core (`dispatch/accept.rs` hands out new connections);
+//! 2. `dispatch/mod.rs` is such a thread: it handles all ready events in one turn, and all writes of a turn share a batch of the log;
+//! 3. `connection/mod.rs` receives from `socket.rs` into `connection/input.rs`;
+//! 4. `connection/fast_path.rs` starts short GETs and SETs, `connection/start.rs` all other commands, found in `command/table.rs`;
+//! 5. `command/` has a file for each family; its `read.rs` and `write.rs` have all calls of the store;
+//! 6. `connection/in_flight.rs` keeps the answers in order, and `socket.rs` sends them.
 //!
 //! A thread answers from memory itself. A command that must wait (a miss, a commit) is a task of its connection, which is woken
-//! through the thread's mailbox.
+//! through `mailbox.rs`. `timing` counts the commands that a turn answered. The protocol is in `docs/format/resp.md`.
 
 mod listen;
 mod options;
@@ -23,13 +26,13 @@ mod tls;
 mod answer;
 mod command;
 mod frontend;
-mod kept;
 mod memory;
+mod stored_answer;
 mod working_set;
 
 mod clients;
 mod cursors;
-mod number;
+mod decimal;
 
 pub use listen::{RedisServer, Running, StartError};
 pub use memory::HARD_FACTOR;

@@ -1,4 +1,5 @@
-//! The frontend as a whole: it listens, starts its threads, and shuts down in order.
+//! The frontend as a whole: it listens, starts its threads, and shuts down in order. Next: `dispatch/mod.rs`, the work of a
+//! thread.
 
 use std::net::{SocketAddr, TcpListener};
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -147,7 +147,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_sleeping_thread_is_rung_once_and_no_mail_is_lost() {
+    fn sleeping_thread_wakes_once_and_loses_no_mail() {
         let mut poll = Poll::new().unwrap();
         let mailbox = Mailbox::new(poll.registry()).unwrap();
         let token = ConnectionToken { slot: 7, generation: 9 };
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn a_plugged_thread_rings_once_at_its_end_for_all_that_it_sent() {
+    fn plugged_thread_wakes_receiver_once() {
         let mut poll = Poll::new().unwrap();
         let mailbox = Mailbox::new(poll.registry()).unwrap();
         let tokens = [0, 1].map(|slot| ConnectionToken { slot, generation: 1 });

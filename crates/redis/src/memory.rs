@@ -165,7 +165,7 @@ impl Room<'_> {
         if self.grow(usize::try_from(bytes).unwrap_or(usize::MAX)) {
             return Ok(());
         }
-        Err(Error::Busy("commands and answers hold all the memory that they may have"))
+        Err(Error::Busy("commands and answers use all of their memory"))
     }
 
     /// Takes `bytes` more; false if there is no room.
@@ -239,7 +239,7 @@ mod tests {
     const MIB: usize = 1 << 20;
 
     #[test]
-    fn the_sum_is_that_of_threads_and_rooms() {
+    fn sum_counts_threads_and_rooms() {
         let memory = Memory::new(8 * MIB);
         let (mut one, mut other) = (Ledger::new(memory.clone()), Ledger::new(memory.clone()));
         one.settle(STEP_BYTES - 1);
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn one_at_a_time_goes_on_without_room() {
+    fn one_request_proceeds_without_room() {
         let memory = Memory::new(MIB);
         let mut ledger = Ledger::new(memory.clone());
         assert!(memory.may_receive(7) && memory.may_receive(8));
@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn a_read_goes_on_when_memory_is_given_back() {
+    fn read_resumes_when_memory_is_freed() {
         let memory = Memory::new(2 * MIB);
         let mut ledger = Ledger::new(memory.clone());
         ledger.settle(2 * MIB);

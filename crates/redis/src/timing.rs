@@ -161,7 +161,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn answers_tell_how_commands_ended() {
+    fn answers_map_to_results() {
         let error = |text| result_of(&Answer::error(text), Some(Operation::Get));
         assert_eq!(error("OOM the store is full"), RequestResult::Refused);
         assert_eq!(error("DAMAGED x"), RequestResult::Failed);

@@ -84,7 +84,7 @@ impl Sealing {
             let state = match self.tls.process_new_packets() {
                 Ok(state) => state,
                 Err(error) => {
-                    tracing::debug!("a connection is no TLS: {error}");
+                    tracing::debug!("a connection does not speak TLS: {error}");
                     return self.give_up();
                 }
             };

@@ -13,7 +13,7 @@ use shoal_engine::{Change, Deadline, Expiry, Metadata, Object, ObjectInfo, Objec
 use crate::answer::{Answer, Failed};
 
 /// The error of a command whose transaction restarts; it never reaches a client.
-const LACKS: &str = "ERR a transaction looked at less than it needs";
+const LACKS: &str = "ERR a transaction loaded less than it needs";
 
 /// The version of the transaction's own writes, which is not known yet.
 const OWN: Lsn = Lsn(u64::MAX);
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn commands_see_what_those_before_them_left() {
+    fn commands_see_earlier_changes() {
         let keys =
             [(key("a"), ReadLevel::Value), (key("b"), ReadLevel::Nothing), (key("c"), ReadLevel::Info)];
         let set = WorkingSet::new(&keys, &[None, None, None], |_| None);
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_that_were_not_looked_at_are_noted() {
+    fn unloaded_keys_are_noted() {
         let keys = [(key("a"), ReadLevel::Info), (key("b"), ReadLevel::Nothing)];
         let set = WorkingSet::new(&keys, &[None, None], |_| None);
         assert!(set.see(&key("a"), ReadLevel::Info).is_ok() && set.see(&key("a"), ReadLevel::Value).is_err());

@@ -528,7 +528,7 @@ mod tests {
     }
 
     #[test]
-    fn a_command_that_was_begun_is_known_until_it_has_come() {
+    fn partial_command_is_kept_until_complete() {
         let mut parser = RequestParser::new(RequestLimits::default(), true);
         let mut received = Buffer::new();
         for (piece, is_within) in [(&b"*2\r\n$3\r\nGET\r\n"[..], true), (b"$1\r\n", true), (b"a\r\n", false)]
@@ -540,7 +540,7 @@ mod tests {
     }
 
     #[test]
-    fn strangers_may_send_little() {
+    fn unauthenticated_limits_are_small() {
         let stranger = |input: &[u8]| text(parse_pieces(&[input], RequestLimits::default(), false).1);
         assert_eq!(stranger(b"*11\r\n"), "Protocol error: unauthenticated multibulk length");
         assert_eq!(stranger(b"*1\r\n$16385\r\n"), "Protocol error: unauthenticated bulk length");
@@ -548,7 +548,7 @@ mod tests {
     }
 
     #[test]
-    fn announcements_take_no_memory_and_limits_hold() {
+    fn announced_lengths_allocate_nothing() {
         let limits =
             RequestLimits { word_bytes: 100, words: 1 << 20, command_bytes: 150, refused_word_bytes: 1000 };
         let parse = |input: &'static [u8]| {
@@ -563,7 +563,7 @@ mod tests {
     }
 
     #[test]
-    fn a_command_that_is_too_long_is_refused_at_once_and_thrown_away() {
+    fn oversized_command_is_rejected_and_skipped() {
         let limits =
             RequestLimits { word_bytes: 100, words: 1 << 20, command_bytes: 150, refused_word_bytes: 1000 };
         for long in [
@@ -591,7 +591,7 @@ mod tests {
     }
 
     #[test]
-    fn a_glance_is_for_what_is_there_as_a_whole() {
+    fn glance_needs_complete_command() {
         let parser = RequestParser::new(RequestLimits::default(), true);
         let get = b"*2\r\n$3\r\nGET\r\n$3\r\nabc\r\n*1\r\n";
         let glance = parser.glance(get).unwrap();
@@ -637,7 +637,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_word_may_be_taken_into_other_memory() {
+    fn last_word_can_use_external_memory() {
         let mut parser = RequestParser::new(RequestLimits::default(), true);
         let mut received = Buffer::from(&b"*3\r\n$3\r\nSET\r\n"[..]);
         assert_eq!(parser.next(&mut received), Ok(None));
@@ -674,7 +674,7 @@ mod tests {
     }
 
     #[test]
-    fn words_of_an_unfinished_command_leave_what_they_were_received_into() {
+    fn words_of_partial_command_are_detached() {
         let received_into = Bytes::from([&b"*2\r\n$3\r\nGET\r\n$700\r\n"[..], &[b'x'; 600]].concat());
         let mut parser = RequestParser::new(RequestLimits::default(), true);
         let mut received = Buffer::new();
@@ -688,7 +688,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_is_no_longer_than_it_may_be_however_it_comes() {
+    fn line_limit_holds_for_any_split() {
         for (start, error) in [
             (&b""[..], ProtocolError::InlineTooLong),
             (b"*", ProtocolError::CountTooLong),
@@ -717,7 +717,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_a_line_comes_in_two_pieces() {
+    fn line_end_split_in_two() {
         let mut parser = RequestParser::new(RequestLimits::default(), true);
         let mut received = Buffer::new();
         for piece in [&b"*1\r"[..], b"\n$", b"4\r", b"\nPING", b"\r"] {
@@ -769,7 +769,7 @@ mod tests {
         }
 
         #[test]
-        fn anything_gives_the_same_however_it_is_cut(input in noise(), cuts in proptest::collection::vec(any::<usize>(), 0..12), authenticated in any::<bool>()) {
+        fn result_is_independent_of_split(input in noise(), cuts in proptest::collection::vec(any::<usize>(), 0..12), authenticated in any::<bool>()) {
             let limits = RequestLimits { word_bytes: 4, words: 100, command_bytes: 6, refused_word_bytes: 20 };
             for limits in [limits, RequestLimits::default()] {
                 let whole = parse_pieces(&[&input], limits, authenticated);

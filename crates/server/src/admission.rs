@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_peer_that_shows_nothing_has_little_time() {
+    async fn unauthenticated_peer_times_out() {
         let all = Admission::new(3);
         let enter = || AdmittedConnection::enter(&all, Duration::from_millis(10), security()).unwrap();
         let (silent, known) = (enter(), enter());

@@ -45,10 +45,10 @@ pub enum Principal {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Denied {
     /// It calls from another machine.
-    #[error("callers from {0} are not let in: the server was not started with --insecure")]
+    #[error("callers from {0} are refused: the server was not started with --insecure")]
     Address(IpAddr),
     /// It showed no credentials.
-    #[error("the call shows no credentials: the server wants {}", ways(*.token, *.certificate))]
+    #[error("the call has no credentials: the server requires {}", ways(*.token, *.certificate))]
     Missing {
         /// A token would do.
         token: bool,
@@ -56,7 +56,7 @@ pub enum Denied {
         certificate: bool,
     },
     /// It showed unknown credentials.
-    #[error("the token of the call is not one that the server knows")]
+    #[error("the token of the call is unknown")]
     Unknown,
     /// The token's rights changed since the start of the call.
     #[error("the token of the call has other rights now")]
@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn only_this_machine_is_let_in() {
+    fn loopback_addresses_are_recognised() {
         for (address, local) in [
             ("127.0.0.1", true),
             ("127.9.9.9", true),
@@ -358,7 +358,7 @@ mod tests {
 
     /// With tokens configured, no caller is let in without one, from this machine or with --insecure.
     #[test]
-    fn a_client_with_a_token_is_let_in() {
+    fn client_with_token_is_admitted() {
         let text = format!("{TOKEN}-old\n{TOKEN}-new\n");
         let credentials = Credentials::new(None, Tokens::parse(text.as_bytes()).unwrap()).unwrap();
         let security = Security::default();
@@ -395,7 +395,7 @@ mod tests {
     }
 
     #[test]
-    fn the_admission_stays_with_what_the_request_is_turned_into() {
+    fn admission_follows_transformed_request() {
         let request = gate(false).admit(caller("::1"), 5).unwrap();
         let (message, admission) = request.take();
         assert_eq!((message, admission.principal()), (5, &Principal::Local));

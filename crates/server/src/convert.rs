@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn one_way_to_end_is_said() {
+    fn only_one_expiry_form_is_accepted() {
         let second = Duration::from_secs(1);
         assert_eq!(expiry((None, None)).unwrap(), Expiry::Never);
         assert_eq!(expiry((Some(1_000_000_000), None)).unwrap(), Expiry::After(second));

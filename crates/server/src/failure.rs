@@ -66,7 +66,7 @@ impl Failure {
 
     /// The caller of a stream has no credentials any more.
     pub(crate) fn revoked(denied: &Denied) -> Self {
-        Self::unauthenticated(format!("the stream ends: other credentials are in force; {denied}"))
+        Self::unauthenticated(format!("the stream ends, because the credentials have changed: {denied}"))
     }
 
     pub(crate) fn too_slow(slow: TooSlow) -> Self {
@@ -87,13 +87,13 @@ impl Failure {
         Self::new(
             Kind::Closed,
             Code::Unavailable,
-            "the server stops: operations without an answer were not done",
+            "the server is stopping: operations without an answer were not executed",
         )
     }
 
     /// The object has another version than the requested one.
     pub(crate) fn changed(current: Lsn) -> Self {
-        let message = format!("the object has another version now: {current}");
+        let message = format!("the object has changed; its version is {current}");
         Self::new(Kind::Changed, Code::Aborted, message).with_current(Some(current))
     }
 
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_of_ours_passes_through_a_status_unchanged() {
+    fn failure_round_trips_through_tonic_status() {
         let failure = Failure::too_slow(TooSlow::Silent(std::time::Duration::from_secs(3)));
         assert_eq!(Failure::from(failure.clone().into_status()), failure);
     }

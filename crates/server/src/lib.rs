@@ -1,11 +1,16 @@
-//! The server between a socket and the store.
+//! The gRPC frontend: the layer between a socket with HTTP/2 and the store.
 //!
-//! In the order in which a request passes: [`Server`] (`listen`) accepts connections, within the limits of `admission`.
-//! `connection` speaks HTTP on one, over TLS if there is a certificate, and runs its requests. `dispatch` finds the
-//! method of a request, after `auth` has admitted it. `call` turns frames into messages. `operations` do the work, one
-//! file each. `answer` carries their answers, in pieces and in turn. `flow` bounds the memory of requests in flight.
-//! `timing` counts requests and their times. `failure` has the errors of all of them in one place; `wire` has the
-//! sizes of HTTP/2 and of gRPC's framing. The rules of the protocol are in `docs/format/grpc.md`.
+//! The files that a request passes, in this order; `docs/life-of-a-get.md` has the functions, too:
+//!
+//! 1. `listen.rs`: [`Server`] accepts connections, within the limits of `admission`;
+//! 2. `connection/mod.rs` speaks HTTP on one, over TLS if there is a certificate, and `connection/tasks.rs` runs its requests;
+//! 3. `dispatch/mod.rs` has the table of methods, behind `auth`, which admits the caller;
+//! 4. `call/unary.rs` or `call/streams.rs`: from frames to a message, and from an answer to a response;
+//! 5. `operations/`: a file for each method, with its calls of the store;
+//! 6. `answer/body.rs` hands the answer to HTTP/2, in pieces and in turn (`flow/sending.rs`).
+//!
+//! `flow` bounds the memory of requests in flight, `timing` counts requests and their times, `failure` has all errors, and `wire` the sizes
+//! of HTTP/2 and of gRPC's framing. The rules of the protocol are in `docs/format/grpc.md`.
 
 mod admission;
 mod answer;

@@ -1,4 +1,4 @@
-//! The server as a whole: it listens, accepts, and shuts down in order.
+//! The server as a whole: it listens, accepts, and shuts down in order. Next: `connection/mod.rs` serves a connection.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -180,7 +180,7 @@ async fn tell_health(dispatch: &Dispatch, store: &Store) {
             break reason;
         }
     };
-    tracing::error!("the store takes no more writes: {reason}");
+    tracing::error!("the store is read-only: {reason}");
     dispatch.standard.set_serving(false).await;
     std::future::pending().await
 }
@@ -233,7 +233,7 @@ impl Connections {
             AdmittedConnection::enter(&self.dispatch.admission, self.limits.unauthenticated_max, security);
         let Some(admitted) = admitted.map(Arc::new) else { return };
         if let Err(error) = stream.set_nodelay(true) {
-            tracing::debug!(%peer, %error, "closed: it ended at once");
+            tracing::debug!(%peer, %error, "closed at once");
             return;
         }
         let (dispatch, limits) = (Arc::clone(&self.dispatch), Arc::clone(&self.limits));
@@ -258,7 +258,7 @@ impl Connections {
         let ended = async { while self.tasks.join_next().await.is_some() {} };
         if within(self.limits.drain_max, ended).await.is_none() {
             let cut = self.tasks.len();
-            tracing::warn!("{cut} connection(s) still had requests under way after the time to finish: cut");
+            tracing::warn!("{cut} connection(s) closed: their requests did not finish in time");
             self.tasks.shutdown().await;
         }
     }

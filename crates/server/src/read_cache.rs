@@ -79,7 +79,7 @@ mod tests {
 
     /// The newest durable value is shown, with its memory in any of the caches.
     #[test]
-    fn the_newest_value_is_shown_from_anywhere() {
+    fn newest_value_is_visible_to_all_threads() {
         let store = crate::testing::store();
         let caches = ReadCaches::new(&store, 16 << 20);
         let key = ObjectKey::new("default", b"k").unwrap();

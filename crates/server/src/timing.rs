@@ -236,7 +236,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn methods_and_statuses_have_words() {
+    fn methods_and_statuses_have_labels() {
         assert_eq!(operation_of(v1::MultiPut::PATH), (Operation::MultiPut, v1::MultiPut::PATH));
         assert_eq!(operation_of("/nonsense").0, Operation::Other);
         assert_eq!(result_of(&HeaderMap::new()), RequestResult::Ok);

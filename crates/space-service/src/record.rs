@@ -392,7 +392,7 @@ mod tests {
         }
 
         #[test]
-        fn no_bytes_make_the_reader_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+        fn random_bytes_never_panic_reader(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
             drop(decode(1, &bytes));
             let mut framed = vec![0; 8];
             framed.extend(&bytes);

@@ -190,7 +190,7 @@ async fn a_dead_client_is_fenced_and_its_late_commit_refused() {
 }
 
 #[tokio::test]
-async fn every_torn_end_is_a_state_of_before_and_damage_before_it_is_found() {
+async fn torn_tail_recovers_and_earlier_damage_is_detected() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("space");
     let options = OwnerOptions { size: Some(16 * MIB), sync: true };

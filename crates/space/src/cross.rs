@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn the_shortest_fitting_run_across_borders_is_found_and_the_bound_becomes_exact() {
+    fn best_fit_across_groups_tightens_bound() {
         // 10..70 spans three borders (two whole groups), 90..100 and 122..132 one each.
         let runs = [Run::new(10, 60), Run::new(90, 10), Run::new(122, 10), Run::new(150, 10)];
         let mut space = free_runs(200, &runs);
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn a_chain_ends_where_a_group_has_a_hole_and_the_next_begins_in_it() {
+    fn chain_ends_at_hole_and_next_starts_there() {
         // Group 1 is free at its start and its end, with a hole: two runs across borders, not one.
         let mut space = free_runs(64, &[Run::new(14, 6), Run::new(25, 12)]);
         let search = space.search_cross(u64::MAX);

@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn empty_runs_and_runs_behind_the_end_are_refused() {
+    fn empty_and_out_of_range_runs_are_rejected() {
         let geometry = Geometry::new(100, 16);
         assert_eq!(geometry.check(Run::new(99, 1)), Ok(()));
         for run in [Run::new(99, 2), Run::new(100, 1), Run::new(5, 0), Run::new(u64::MAX, 2)] {

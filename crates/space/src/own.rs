@@ -63,7 +63,7 @@ mod tests {
     }
 
     #[test]
-    fn an_owner_has_groups_that_nobody_else_is_served_from() {
+    fn owned_groups_serve_only_their_owner() {
         let space = Space::new(640, 64);
         space.free(Run::new(0, 640)).unwrap();
         let own: Vec<Run> = (0..7).map(|_| space.allocate_own(3, 20).unwrap()).collect();

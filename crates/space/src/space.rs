@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failed_allocation_in_several_runs_gives_everything_back() {
+    fn failed_multi_run_allocation_is_undone() {
         let space = Space::new(1000, 64);
         for start in [0, 10, 20, 30] {
             space.free(Run::new(start, 4)).unwrap();
@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn a_closed_group_takes_frees_and_serves_nobody() {
+    fn closed_group_accepts_frees_only() {
         let space = Space::new(256, 64);
         space.free(Run::new(10, 20)).unwrap();
         space.free(Run::new(64, 40)).unwrap();

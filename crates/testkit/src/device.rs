@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_that_does_not_pass_never_reaches_the_device() {
+    fn blocked_request_never_reaches_device() {
         let (own, device) = Intercepted::new(Unwritable(quiet(Image::new(8))));
         assert!(block_on(device.read(3, IoBuf::new(1))).result.is_ok());
         assert!(block_on(device.write(3, IoBuf::new(1))).result.is_err());

@@ -420,7 +420,7 @@ mod tests {
     }
 
     #[test]
-    fn a_state_that_was_seen_stays() {
+    fn observed_state_is_final() {
         let mut model = Model::new();
         let first = put(&mut model, 1);
         model.acknowledge(first, 1).unwrap();
@@ -448,7 +448,7 @@ mod tests {
     }
 
     #[test]
-    fn writes_that_look_alike_stay_open() {
+    fn identical_writes_stay_ambiguous() {
         let mut model = Model::new();
         let empty = |seed| Effect::Put(Value { key: 7, seed, bytes: 0 });
         let first = model.begin(KEY, empty(1), Condition::None);

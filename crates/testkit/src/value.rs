@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_say_which_write_they_are_of() {
+    fn value_bytes_identify_their_write() {
         const SIZES: [usize; 3] = [16, 100, 5000];
         for number in 0..7 {
             let bytes = Value::of_write(5, number, &SIZES).to_vec();

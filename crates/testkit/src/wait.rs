@@ -60,14 +60,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_body_gives_its_value_or_its_panic() {
+    fn timeout_body_returns_value_or_panic() {
         assert_eq!(within("seven", || 7), 7);
         let panic = std::panic::catch_unwind(|| within("a panic", || panic!("this is part of the test")));
         assert_eq!(panic.unwrap_err().downcast_ref(), Some(&"this is part of the test"));
     }
 
     #[test]
-    fn a_condition_is_looked_at_until_it_holds() {
+    fn condition_is_polled_until_true() {
         let mut looks = 0;
         eventually("the third look", || {
             looks += 1;

@@ -492,7 +492,7 @@ mod tests {
     }
 
     #[test]
-    fn the_check_sees_what_a_search_does_not() {
+    fn check_detects_faults_invisible_to_search() {
         let cases: [(&[u8], Items<'_>, &str); 5] = [
             (b"", &[(b"b", b"0"), (b"a", b"1")], "keys are not in order"),
             (b"", &[(b"a", b"0"), (b"a", b"1")], "keys are not in order"),
@@ -542,7 +542,7 @@ mod tests {
         }
 
         #[test]
-        fn no_bytes_make_it_panic(
+        fn random_page_never_panics(
             random in prop::collection::vec(any::<u8>(), BLOCK_BYTES),
             sound_header in any::<bool>(),
             key in prop::collection::vec(any::<u8>(), 0..20),
@@ -559,7 +559,7 @@ mod tests {
         }
 
         #[test]
-        fn no_damage_makes_it_panic(
+        fn damaged_page_never_panics(
             changes in prop::collection::vec((0..BLOCK_BYTES, any::<u8>()), 1..8),
             near in prop::collection::vec((4..120_usize, any::<u8>()), 0..4),
             key in prop::collection::vec(any::<u8>(), 0..20),

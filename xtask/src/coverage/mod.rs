@@ -400,13 +400,13 @@ mod tests {
     }
 
     #[test]
-    fn programs_are_found_in_what_cargo_says() {
+    fn programs_are_found_in_cargo_output() {
         let said = "   Compiling x\n  Executable unittests src/lib.rs (target/c/deps/x-1)\n  Executable tests/a.rs (/t/a-2)\n";
         assert_eq!(executables(said).collect::<Vec<_>>(), ["target/c/deps/x-1", "/t/a-2"]);
     }
 
     #[test]
-    fn tests_that_failed_are_found_in_what_they_say() {
+    fn failed_tests_are_found_in_output() {
         let said =
             "test a::b ... ok\ntest a::c ... FAILED\ntest d - should panic ... ok\ntest e ... FAILED\n";
         assert_eq!(failed(said).collect::<Vec<_>>(), ["a::c", "e"]);
@@ -421,7 +421,7 @@ mod tests {
     }
 
     #[test]
-    fn error_arms_injected_bugs_and_tests_are_told_apart() {
+    fn error_arms_injected_bugs_and_tests_are_separated() {
         let text = "\
 fn f() {
     g();
@@ -478,7 +478,7 @@ fn l() {}
     }
 
     #[test]
-    fn the_list_names_files_and_lines_that_are_there() {
+    fn list_names_existing_files_and_lines() {
         let root = super::super::root().unwrap();
         let text = |path: &str| std::fs::read_to_string(root.join(path)).unwrap_or_default();
         for (file, _) in WHOLE {

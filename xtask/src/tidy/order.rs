@@ -28,7 +28,7 @@ const ORDERS: [(&str, &str); 4] = [
     ),
     (
         "crates/redis/src/",
-        "mailbox socket tls number cursors clients memory options answer timing kept working_set \
+        "mailbox socket tls decimal cursors clients memory options answer timing stored_answer working_set \
          frontend shared command connection dispatch listen",
     ),
 ];

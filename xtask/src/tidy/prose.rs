@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn spans_go_on_in_the_next_line_but_not_in_the_next_paragraph() {
+    fn spans_continue_across_lines_not_paragraphs() {
         let text = "a `b\nc` d `open\n\n`e`\n```\n`f`\n```\n- `g\n- ``h ` i``\n";
         let expected = [(0, "b c"), (3, "e"), (8, "h ` i")].map(|(line, span)| (line, span.to_owned()));
         assert_eq!(spans(&paragraphs(text)), expected);

@@ -181,7 +181,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn code_and_comments_are_told_apart() {
+    fn code_and_comments_are_separated() {
         let text = r##"//! Head with "quotes".
 let a = "// no comment \" unsafe"; // a comment
 let b = r#"raw " unsafe"#; /* block /* nested */ still */ let c = 'x'; let d: &'static str = "e";

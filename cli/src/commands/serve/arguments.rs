@@ -18,9 +18,9 @@ const EXAMPLES: &str = "Examples:
   shoal serve --config shoal.toml
 
 Every option may also be set in the configuration file (TOML, same names: data = \"/srv/shoal.data\", cache = \"4G\") or in an
-environment variable. The command line goes before the environment, the environment before the file.
+environment variable. The command line overrides the environment, which overrides the file.
 
-Ctrl-C or SIGTERM stops the server in order, within --stop-timeout; a second one at once, which loses nothing that was
+Ctrl-C or SIGTERM stops the server cleanly, within --stop-timeout; a second one stops it at once. Neither loses anything that was
 acknowledged.";
 
 /// Writes a path for people. A path that is not UTF-8 has replacement characters: TOML cannot hold it, and an option may.
@@ -46,8 +46,8 @@ pub(crate) struct Arguments {
     /// store that exists: its present one].
     #[arg(long, value_name = "SIZE", env = "SHOAL_SIZE", hide_env_values = true)]
     pub(crate) size: Option<Size>,
-    /// Memory that the server may take in all: its cache and the bounds of requests, answers, recent writes and connections are parts of
-    /// it [default: the limit of the program's control group, or half of the machine's memory].
+    /// The total memory of the server, shared by the cache, requests, answers, recent writes and connections [default: the
+    /// limit of the program's control group, or half of the machine's memory].
     #[arg(long, value_name = "SIZE", env = "SHOAL_MEMORY", hide_env_values = true)]
     pub(crate) memory: Option<Size>,
     /// Memory for cached pages and values, a part of --memory [default: 1G, or the rest of --memory if that is less].
@@ -60,13 +60,13 @@ pub(crate) struct Arguments {
     /// For a new data file: the number of tablets, 1 to 32 [default: the number of cores, at least 4].
     #[arg(long, value_name = "N", env = "SHOAL_TABLETS", hide_env_values = true, value_parser = clap::value_parser!(u16).range(1..=32))]
     pub(crate) tablets: Option<u16>,
-    /// How to drive the device [default: auto].
+    /// How to do I/O on the device [default: auto].
     #[arg(long, value_name = "HOW", env = "SHOAL_IO", hide_env_values = true)]
     pub(crate) io: Option<Io>,
     /// The address to listen on; port 0 takes a free one [default: 127.0.0.1:7411].
     #[arg(long, value_name = "HOST:PORT", env = "SHOAL_LISTEN", hide_env_values = true)]
     pub(crate) listen: Option<String>,
-    /// Let other machines in, although clients need no credentials or nothing is encrypted.
+    /// Accept other machines although clients need no credentials or nothing is encrypted.
     #[arg(long, value_name = "BOOL", env = "SHOAL_INSECURE", hide_env_values = true, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub(crate) insecure: Option<bool>,
     /// Speak TLS, with the certificate (and those between it and its root) in this PEM file. It and the other files with
@@ -78,27 +78,27 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "FILE", env = "SHOAL_TLS_KEY", hide_env_values = true)]
     #[serde(serialize_with = "lossy")]
     pub(crate) tls_key: Option<PathBuf>,
-    /// Let in clients that show a certificate of these roots, PEM.
+    /// Accept clients that present a certificate issued by these roots, PEM.
     #[arg(long, value_name = "FILE", env = "SHOAL_TLS_CLIENT_CA", hide_env_values = true)]
     #[serde(serialize_with = "lossy")]
     pub(crate) tls_client_ca: Option<PathBuf>,
-    /// Speak TLS 1.2 too, beside 1.3.
+    /// Also speak TLS 1.2, besides 1.3.
     #[arg(long, value_name = "BOOL", env = "SHOAL_TLS12", hide_env_values = true, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub(crate) tls12: Option<bool>,
-    /// Let in clients that send one of the tokens in this file, one a line, as `authorization: Bearer TOKEN`. A line may end
+    /// Accept clients that send one of the tokens in this file, one a line, as `authorization: Bearer TOKEN`. A line may end
     /// with rights: `TOKEN read-only`, `TOKEN bucket=NAME`, or several with commas; without them a token may do everything.
-    /// Only the file's owner may have a right to it.
+    /// Only the file's owner may have access to it.
     #[arg(long, value_name = "FILE", env = "SHOAL_TOKEN_FILE", hide_env_values = true)]
     #[serde(serialize_with = "lossy")]
     pub(crate) token_file: Option<PathBuf>,
-    /// The bucket that the keys of io.grpc.KeyValueService are the objects of [default: default].
+    /// The bucket of io.grpc.KeyValueService [default: default].
     #[arg(long, value_name = "BUCKET", env = "SHOAL_KV_BUCKET", hide_env_values = true)]
     pub(crate) kv_bucket: Option<String>,
-    /// Take compressed requests (gzip), compress answers for clients that ask for it, too (gzip-both), or neither (off)
+    /// Accept compressed requests (gzip), also compress answers for clients that ask for it (gzip-both), or neither (off)
     /// [default: off].
     #[arg(long, value_name = "gzip|gzip-both|off", env = "SHOAL_GRPC_COMPRESSION", hide_env_values = true)]
     pub(crate) grpc_compression: Option<String>,
-    /// Let pages of these origins call by gRPC-Web, as https://example.com, or * for all [default: none].
+    /// Accept gRPC-Web calls from pages of these origins, as https://example.com, or * for all [default: none].
     #[arg(
         long,
         value_name = "ORIGIN,...",
@@ -107,8 +107,8 @@ pub(crate) struct Arguments {
         value_delimiter = ','
     )]
     pub(crate) web_origins: Option<Vec<String>>,
-    /// Store the values of these buckets apart from those of other buckets, so that a load that does not fit the
-    /// others leaves them no holes [default: none].
+    /// Store the values of each of these buckets in separate groups of blocks, so that its load does not fragment the space of
+    /// the others [default: none].
     #[arg(
         long,
         value_name = "BUCKET,...",
@@ -117,31 +117,30 @@ pub(crate) struct Arguments {
         value_delimiter = ','
     )]
     pub(crate) own_space: Option<Vec<String>>,
-    /// Return whole groups of free blocks to the device, slowly: a file gets holes, a raw device may trim. New values cost a
-    /// little more there afterwards.
+    /// Return whole groups of free blocks to the device, slowly: a file gets holes, a raw device may trim. New values cost
+    /// slightly more there afterwards.
     #[arg(long, value_name = "BOOL", env = "SHOAL_DISCARD", hide_env_values = true, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub(crate) discard: Option<bool>,
-    /// Leave values in their places: nothing is moved to make whole free space, until the next start without this
-    /// option.
+    /// Do not relocate values to keep whole groups free, until the next start without this option.
     #[arg(long, value_name = "BOOL", env = "SHOAL_PAUSE_RELOCATION", hide_env_values = true, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub(crate) pause_relocation: Option<bool>,
     /// The address of the Redis protocol, or off [default: 127.0.0.1:7412; off if gRPC asks for credentials and there is no
     /// --password-file].
     #[arg(long, value_name = "HOST:PORT|off", env = "SHOAL_RESP", hide_env_values = true)]
     pub(crate) resp: Option<String>,
-    /// The bucket that Redis keys are the objects of [default: default, as of all other clients, or redis if that
-    /// bucket has objects at the start].
+    /// The bucket of Redis clients [default: default, as for all other clients, or redis if that bucket has objects at the
+    /// start].
     #[arg(long, value_name = "BUCKET", env = "SHOAL_RESP_BUCKET", hide_env_values = true)]
     pub(crate) resp_bucket: Option<String>,
-    /// Be a Redis cluster of one node for clients that ask; cluster clients connect to the address that the server sees [default:
-    /// no cluster].
+    /// Act as a Redis cluster of one node for clients that ask; cluster clients connect to the address that the server sees
+    /// [default: no cluster].
     #[arg(long, value_name = "BOOL", env = "SHOAL_CLUSTER", hide_env_values = true, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub(crate) cluster: Option<bool>,
     /// As --cluster, and announce this address to cluster clients: the one that they reach if the server's port is mapped to another
     /// one.
     #[arg(long, value_name = "HOST:PORT", env = "SHOAL_ANNOUNCE", hide_env_values = true)]
     pub(crate) announce: Option<String>,
-    /// The file with the password that Redis clients must send. Only its owner may have a right to it. Without a file
+    /// The file with the password that Redis clients must send. Only its owner may have access to it. Without a file
     /// no password is needed.
     #[arg(long, value_name = "FILE", env = "SHOAL_PASSWORD_FILE", hide_env_values = true)]
     #[serde(serialize_with = "lossy")]
@@ -150,29 +149,29 @@ pub(crate) struct Arguments {
     /// acknowledged is older than MS milliseconds without being durable (relaxed:MS) [default: sync].
     #[arg(long, value_name = "sync|relaxed:MS", env = "SHOAL_DURABILITY", hide_env_values = true)]
     pub(crate) durability: Option<String>,
-    /// After work, a thread of the Redis frontend looks for more for this many microseconds before it sleeps: answers come
-    /// sooner, and a core is busy while clients are [default: 0].
+    /// The microseconds for which a thread of the Redis frontend polls for more work before it sleeps: latency falls, and a
+    /// core is busy while clients are [default: 0].
     #[arg(long, value_name = "MICROSECONDS", env = "SHOAL_POLL", hide_env_values = true)]
     pub(crate) poll: Option<u64>,
-    /// The maximum bytes of answers that a Redis client's connection has not taken, and of the commands that it sent after them;
-    /// beyond that it gets an error and is closed [default: 256M].
+    /// The maximum bytes of untaken answers of a Redis client, and of the commands that it sent after them; beyond that its
+    /// connection gets an error and is closed [default: 256M].
     #[arg(long, value_name = "SIZE", env = "SHOAL_RESP_PENDING", hide_env_values = true)]
     pub(crate) resp_pending: Option<Size>,
     /// Whether Redis clients speak TLS, with the files of --tls-cert, --tls-key and --tls-client-ca [default: on with
     /// --tls-cert].
     #[arg(long, value_name = "on|off", env = "SHOAL_RESP_TLS", hide_env_values = true)]
     pub(crate) resp_tls: Option<String>,
-    /// The address of the metrics for Prometheus (/metrics) and of the checks /livez and /readyz, or off. It asks for no credentials
+    /// The address of the metrics for Prometheus (/metrics) and of the checks /livez and /readyz, or off. It needs no credentials
     /// [default: 127.0.0.1:7415; if that is taken, the server warns and runs without metrics].
     #[arg(long, value_name = "HOST:PORT|off", env = "SHOAL_METRICS", hide_env_values = true)]
     pub(crate) metrics: Option<String>,
-    /// How the lines of the log look: text, or json, an object a line [default: text].
+    /// The format of the log: text, or json, an object a line [default: text].
     #[arg(long, value_name = "text|json", env = "SHOAL_LOG_FORMAT", hide_env_values = true)]
     pub(crate) log_format: Option<LogFormat>,
     /// Log requests that take this long or longer, with the parts of their time; or off [default: 1s].
     #[arg(long, value_name = "DURATION|off", env = "SHOAL_SLOW", hide_env_values = true)]
     pub(crate) slow: Option<String>,
-    /// Write a line into the log for each request: its caller, key and result. It costs a part of the throughput.
+    /// Log every request: its caller, key and result. It costs some throughput.
     #[arg(long, value_name = "BOOL", env = "SHOAL_ACCESS_LOG", hide_env_values = true, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub(crate) access_log: Option<bool>,
     /// The pause between two scrubs, which read and verify all stored data in the background; the first one starts ten
@@ -186,11 +185,11 @@ pub(crate) struct Arguments {
     /// and the backup fails; or off [default: 24h].
     #[arg(long, value_name = "DURATION|off", env = "SHOAL_SNAPSHOT_MAX_AGE", hide_env_values = true)]
     pub(crate) snapshot_max_age: Option<String>,
-    /// Answer gRPC's health check (grpc.health.v1.Health/Check) without credentials, too.
+    /// Also answer gRPC's health check (grpc.health.v1.Health/Check) without credentials.
     #[arg(long, value_name = "BOOL", env = "SHOAL_OPEN_HEALTH", hide_env_values = true, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub(crate) open_health: Option<bool>,
-    /// The longest duration of a stop, in seconds: requests in flight are finished, and the log's records are applied
-    /// to the trees. The next start does the rest, as after a crash [default: 25].
+    /// The time limit of a stop, in seconds: requests in flight are finished, and the log's records are applied to the trees.
+    /// The next start does the rest, as after a crash [default: 25].
     #[arg(long, value_name = "SECONDS", env = "SHOAL_STOP_TIMEOUT", hide_env_values = true)]
     pub(crate) stop_timeout: Option<u64>,
     /// The configuration file.

@@ -367,7 +367,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_command_line_goes_before_the_file_and_the_file_before_the_default() {
+    fn command_line_overrides_file_overrides_default() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("shoal.toml");
         std::fs::write(&path, "cache = '2G'\nlisten = '127.0.0.1:1'\ninsecure = true\nlog = 'debug'\n")
@@ -396,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn durations_are_as_people_write_them() {
+    fn durations_parse_with_units() {
         let parse = |text| parse_duration("--slow", text, Some(SLOW));
         assert_eq!((parse(None).unwrap(), parse(Some("off")).unwrap()), (Some(SLOW), None));
         assert_eq!(parse(Some("100ms")).unwrap(), Some(Duration::from_millis(100)));
@@ -455,7 +455,7 @@ mod tests {
     }
 
     #[test]
-    fn the_bytes_that_may_wait_at_a_connection_are_an_option() {
+    fn pending_bytes_limit_is_an_option() {
         let pending = |bytes| {
             let given = Arguments { resp_pending: Some(Size(bytes)), ..Arguments::default() };
             Settings::new(given, None).map(|settings| settings.resp.unwrap().1.limits.pending_bytes_max)
@@ -466,7 +466,7 @@ mod tests {
 
     /// It was a way around tokens and certificates.
     #[test]
-    fn the_redis_frontend_is_no_way_around_credentials() {
+    fn redis_frontend_requires_credentials() {
         let folder = tempfile::tempdir().unwrap();
         let password = folder.path().join("password");
         std::fs::write(&password, "tide pool\n").unwrap();

@@ -28,11 +28,11 @@ use crate::target::StoreArguments;
 
 const EXAMPLES: &str = "\
 Examples:
-  shoal top                            the server of this machine
+  shoal top                            this machine's server
   shoal top --server https://store:7411 --ca-file root.pem --token-file token
-  shoal top --once                     one picture, as text
+  shoal top --once                     one screen, as text
 
-Keys: q ends it, space holds the picture.";
+Keys: q quits, space pauses.";
 
 /// Time between two looks for keys.
 const KEY_PERIOD: Duration = Duration::from_millis(100);
@@ -45,7 +45,7 @@ pub(crate) struct Arguments {
     /// The period of the requests to the server.
     #[arg(long, value_name = "DURATION", default_value = "2s", value_parser = every)]
     every: Duration,
-    /// Print one picture as text, and end.
+    /// Print one screen as text, and exit.
     #[arg(long)]
     once: bool,
     #[command(flatten)]

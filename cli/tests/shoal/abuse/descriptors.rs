@@ -57,7 +57,7 @@ async fn connect(address: SocketAddr, count: usize) -> Vec<TcpStream> {
 }
 
 #[test]
-fn connections_beyond_the_files_that_there_are() {
+fn connections_beyond_descriptor_limit() {
     let files = raise_open_files();
     let connects =
         (lab::number("CONNECTS", 1_500) as usize).min(files.saturating_sub(OWN_FILES).max(files / 2));

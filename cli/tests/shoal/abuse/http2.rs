@@ -142,7 +142,7 @@ impl Kind {
 }
 
 #[test]
-fn http2_that_wears_out_ends_or_does_nothing() {
+fn http2_floods_are_closed_or_harmless() {
     let time = Duration::from_secs(lab::number("HTTP2_S", 3));
     let folder = disk_folder();
     let data = folder.path().join("data");

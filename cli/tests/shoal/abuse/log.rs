@@ -94,7 +94,7 @@ fn log_of(level: &str) -> String {
 /// The server wrote a warning for each client before it asked for credentials, and stalled as a whole when the pipe
 /// was full.
 #[test]
-fn a_log_that_nobody_reads_holds_nobody_up() {
+fn unread_log_does_not_block_requests() {
     let log = log_of("info");
     assert!(!log.contains("PING") && log.len() < 20_000, "{log}");
     let evicted = log.lines().filter(|line| line.contains("is closed for a new one")).count();
@@ -111,7 +111,7 @@ fn a_log_that_nobody_reads_holds_nobody_up() {
 
 /// The log is not read until the end: the server exits all the same.
 #[test]
-fn a_server_whose_log_is_never_read_ends() {
+fn server_with_unread_log_shuts_down() {
     let folder = tempfile::tempdir().unwrap();
     let mut serve = command(&[
         "serve",

@@ -298,7 +298,7 @@ async fn serve(store: &Store) -> Served {
 }
 
 #[test]
-fn a_slow_device_slows_only_what_needs_it() {
+fn slow_device_does_not_slow_cached_reads() {
     let time = Duration::from_millis(lab::number("SLOW_MS", 600));
     let stall = Duration::from_millis(lab::number("STALL_MS", 1_500));
     let (slow, device) = Slow::start();

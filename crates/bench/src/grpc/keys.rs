@@ -193,7 +193,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_are_the_seeds() {
+    fn sizes_depend_on_seed() {
         let source = KeySource::new(1);
         let mean = |draw: &dyn Fn() -> usize| (0..20_000).map(|_| draw() as f64).sum::<f64>() / 20_000.0;
         let keys = mean(&|| source.seed_key().name.len());
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_value_an_old_one_and_a_lost_key_are_noticed() {
+    fn wrong_stale_and_lost_values_are_detected() {
         let source = KeySource::new(2);
         let key = source.key(20);
         let [first, second, third] = [(); 3].map(|()| source.value(100));

@@ -164,7 +164,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_time_of_a_process_is_that_of_its_threads() {
+    fn process_time_is_sum_of_threads() {
         let own = std::process::id();
         let before = cpu_time_of(own).unwrap();
         let spin = move || while cpu_time_of(own).unwrap() < before + Duration::from_millis(60) {};

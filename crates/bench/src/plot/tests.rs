@@ -36,7 +36,7 @@ fn line(points: &str) -> Vec<(i32, i32)> {
 }
 
 #[test]
-fn a_chart_says_what_it_shows() {
+fn chart_has_title_and_labels() {
     let mut chart = LineChart::new("Ups & <downs>", Axis::new("size", "KiB").log(), Axis::new("time", "us"));
     chart.add("first", Mark::Line, [(1.0, 5.0), (10.0, 7.0), (100.0, 9.0)]);
     chart.add_alike("formula", Mark::Points, [(1.0, 5.5)]);

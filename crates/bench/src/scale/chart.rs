@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn a_title_says_what_is_seen() {
+    fn title_states_the_result() {
         let random = curve("random", &[(1e5, 158_000.0), (1e7, 21_400.0)]);
         assert_eq!(title(&[]), "Nothing was put");
         let one = title(std::slice::from_ref(&random));
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn the_chart_of_the_readme_is_that_of_the_newest_run() {
+    fn readme_chart_matches_newest_run() {
         let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs");
         let runs = fs::read_dir(docs.join("measurements/runs")).unwrap();
         let names = runs.map(|run| run.unwrap().file_name().into_string().unwrap());

@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn a_second_without_an_end_is_a_stall() {
+    fn second_without_completion_is_a_stall() {
         let (mut commits, mut interval) = (Commits::default(), Interval::default());
         for millis in [100, 1_900, 2_000, 4_999, 5_000] {
             commits.end(Duration::from_millis(millis), &mut interval);
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn a_climb_puts_everything_once() {
+    fn climb_puts_each_key_once() {
         #[derive(Default)]
         struct Map(HashMap<Vec<u8>, usize>, Vec<usize>);
         impl Target for Map {

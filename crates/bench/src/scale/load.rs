@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn orders_are_what_they_are_called() {
+    fn key_orders_match_their_names() {
         for order in ORDERS {
             let (load, keys) = keys(order, 5000);
             let different: HashSet<&Vec<u8>> = keys.iter().collect();
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_load_comes_again_and_one_apart_has_other_objects() {
+    fn load_is_reproducible_and_offset_load_is_disjoint() {
         for order in [Order::Random, Order::Sequential, Order::Content] {
             let batch = |first| Load::new(order, 10, 100, first).batch(100).puts;
             assert_eq!(batch(0), batch(0));

@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn shares_are_those_of_the_distribution() {
+    fn shares_match_distribution() {
         const DRAWS: u32 = 200_000;
         for (ranks, exponent) in [(1_000, 0.99), (10, 0.5), (1, 0.99)] {
             let (zipf, random) = (Zipf::new(ranks, exponent), SeededEntropy::new(1));

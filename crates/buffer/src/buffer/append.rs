@@ -242,12 +242,12 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "capacity overflow")]
-    fn nobody_reserves_more_than_there_can_be() {
+    fn oversized_reserve_fails() {
         Buffer::new().reserve(usize::MAX);
     }
 
     #[test]
-    fn a_buffer_that_could_not_grow_is_unharmed() {
+    fn failed_growth_leaves_buffer_unchanged() {
         let mut buffer = Buffer::new();
         buffer.append_copy(b"before");
         let grown = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| buffer.reserve(usize::MAX)));

@@ -92,7 +92,7 @@ fn every_signature_is_named() {
 }
 
 #[test]
-fn a_refusal_names_all_that_is_known_in_the_order_of_the_device() {
+fn refusal_lists_all_signatures_in_device_order() {
     let content =
         found(&[(BYTES - 512, b"EFI PART"), (0x1_0040, b"_BHRfS_M"), (450, &[0xee]), (510, b"\x55\xaa")]);
     let expected = format!(

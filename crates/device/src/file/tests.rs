@@ -84,7 +84,7 @@ fn falls_back_to_threads_with_one_line_in_the_log() {
 }
 
 #[test]
-fn does_not_fall_back_where_io_uring_was_asked_for() {
+fn explicit_io_uring_does_not_fall_back() {
     let folder = tempfile::tempdir().unwrap();
     let error = open_with(&folder.path().join("data"), &options(IoMode::Uring), refused).unwrap_err();
     assert!(matches!(error, OpenError::UringRefused { .. }), "{error}");
@@ -111,7 +111,7 @@ fn a_second_opener_is_refused_until_the_first_is_gone() {
 }
 
 #[test]
-fn a_lock_that_is_about_to_go_is_waited_for() {
+fn lock_about_to_be_released_is_waited_for() {
     let (_folder, path, device) = fresh(IoMode::Auto, 1);
     let other = thread::spawn(move || {
         thread::sleep(LOCK_PAUSE);
@@ -122,7 +122,7 @@ fn a_lock_that_is_about_to_go_is_waited_for() {
 }
 
 #[test]
-fn says_what_cannot_be_opened() {
+fn open_error_names_the_path() {
     let folder = tempfile::tempdir().unwrap();
     let none = FileOptions { create: false, ..FileOptions::default() };
     let missing = open(&folder.path().join("none"), &none).unwrap_err();
@@ -317,7 +317,7 @@ fn dropped_futures_leave_their_requests_alone() {
 }
 
 #[test]
-fn dropping_the_device_waits_for_what_is_under_way() {
+fn dropping_the_device_waits_for_requests() {
     for io in MODES {
         let (_folder, path, device) = fresh(io, 512);
         let mut batch = device.batch();
@@ -420,7 +420,7 @@ fn requests_beyond_the_ring_and_its_queue_are_refused() {
 
 /// The file was cut while it was open: an error for the blocks that are gone, by any way of reading them.
 #[test]
-fn a_file_that_was_cut_meanwhile_is_an_error() {
+fn file_truncated_while_open_is_an_error() {
     for io in MODES {
         let (_folder, path, device) = fresh(io, 4);
         block_on(device.write_durable(0, tagged(7))).ok().unwrap();
@@ -497,7 +497,7 @@ fn a_raw_device_neither_grows_nor_has_to_discard() {
 
 /// Bytes in a file that cannot be opened any more end with the process.
 #[test]
-fn a_file_that_is_not_at_its_place_is_noticed() {
+fn moved_file_is_detected() {
     let folder = tempfile::tempdir().unwrap();
     let (path, other) = (folder.path().join("data"), folder.path().join("other"));
     let opened = || open(&path, &FileOptions { create: true, ..FileOptions::default() }).unwrap();
@@ -543,7 +543,7 @@ fn blocks_are_whole_sectors() {
 
 /// The length counts like the name: a file that was cut is not the one that was opened, even if it is extended again.
 #[test]
-fn a_file_that_became_shorter_is_noticed() {
+fn shortened_file_is_detected() {
     for io in MODES {
         let (_folder, path, device) = fresh(io, 8);
         let file = OpenOptions::new().write(true).open(&path).unwrap();

@@ -55,7 +55,7 @@ fn a_mounted_device_is_refused() {
 }
 
 #[test]
-fn a_device_that_somebody_has_exclusively_is_refused() {
+fn exclusively_opened_device_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let Some(raw) = Loop::over(&backing(folder.path()), &[]) else { return };
     let other = OpenOptions::new().read(true).custom_flags(O_EXCL).open(&raw.0).unwrap();

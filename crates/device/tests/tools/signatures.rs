@@ -75,7 +75,7 @@ fn contents_that_tools_make_are_named() {
 
 /// The start of a device is often wiped, by hand or by an installer; the rest still holds data.
 #[test]
-fn contents_that_tools_made_are_seen_without_their_start() {
+fn backup_signatures_are_detected() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
     // Found from outside: the file systems below were formatted over.

@@ -459,7 +459,7 @@ mod tests {
 
     /// Applies that find the last place for a layer and then wait for each other's turn.
     #[test]
-    fn applies_that_wait_for_one_turn_write_no_layer_too_many() {
+    fn waiting_applies_write_no_extra_layer() {
         let fixture = Fixture::with_blocks(4_096);
         let mut options = options();
         let tuning = &mut options.tuning;

@@ -159,7 +159,7 @@ mod tests {
 
     /// A close always checks.
     #[test]
-    fn a_second_writer_is_noticed_at_the_close() {
+    fn second_writer_is_detected_at_close() {
         let device = formatted();
         let first = opened(&device, u64::MAX);
         drop(opened(&device, u64::MAX));
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_was_emptied_or_replaced_in_place_is_noticed() {
+    fn emptied_or_replaced_file_is_detected() {
         let write = |device: &Device, blocks: u64, source: Option<&Device>| {
             for block in 0..blocks {
                 let bytes = source.map_or_else(
@@ -199,7 +199,7 @@ mod tests {
 
     /// Bad sectors and bit rot are the scrub's concern: a store that can publish heals them.
     #[test]
-    fn damaged_copies_prove_nothing() {
+    fn damaged_copies_do_not_prove_second_writer() {
         let device = formatted();
         let store = opened(&device, 0);
         for round in 0..4_u8 {

@@ -50,7 +50,7 @@ fn a_slice_is_put_again_into_a_base_that_an_apply_changed() {
 }
 
 #[test]
-fn fewer_layers_of_one_size_become_one_where_few_places_are_left() {
+fn fewer_equal_layers_compact_when_few_slots_are_left() {
     let layer = |entries| Root { entries, ..Root::EMPTY };
     let list = [vec![layer(1_000); 3], vec![layer(60_000); 5]].concat();
     assert_eq!(full_tier(&list, tier_for(10)), None);
@@ -210,7 +210,7 @@ fn pages_of_a_compaction_are_counted_as_they_are_written() {
 }
 
 #[test]
-fn room_that_an_apply_leaves_to_a_pause_comes_back() {
+fn room_left_to_a_pause_is_returned() {
     let (_, device) = formatted(1 << 14, 1, 1 << 12);
     let mut options = options();
     options.background = true;

@@ -300,7 +300,7 @@ mod tests {
 
     /// A write that finds no room runs an apply to free dead blocks, and the apply may find no room either: the file grows for both.
     #[test]
-    fn a_claim_goes_on_where_an_apply_finds_no_room() {
+    fn claim_continues_when_apply_finds_no_room() {
         let store = growable();
         let put = |name: &[u8], bytes: usize| {
             let key = ObjectKey::new("default", name).unwrap();
@@ -316,7 +316,7 @@ mod tests {
     /// Others may take the blocks of each step before the writer that made them: no write is refused while the file can grow. The writer
     /// waits for one apply while the file can grow, and for all of them before it is refused.
     #[test]
-    fn a_claim_goes_on_while_the_file_can_grow() {
+    fn claim_continues_while_file_can_grow() {
         let store = growable();
         for name in 0..32_u8 {
             let key = ObjectKey::new("default", &[name]).unwrap();

@@ -95,7 +95,7 @@ mod tests {
 
     /// The unused parts of areas are skipped, and an area is held at most to its end.
     #[test]
-    fn areas_among_the_data_are_no_data() {
+    fn areas_among_the_data_are_not_allocated() {
         let mut superblock = superblock();
         let first = superblock.layout.data_first();
         superblock.layout.log_blocks = 300;

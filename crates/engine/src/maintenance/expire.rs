@@ -352,7 +352,7 @@ mod tests {
     /// Symptom: after one failed deletion a thousand deadlines were forgotten, and found by a walk over all objects. Now only the failed
     /// one is forgotten.
     #[test]
-    fn a_failed_deletion_forgets_no_other_deadline() {
+    fn failed_deletion_keeps_other_deadlines() {
         let clock = Arc::new(ManualClock::new(1_000));
         let store = with_deadlines(100, &clock);
         let remembered = || store.0.maintenance.expiring.0.lock().store.len();
@@ -366,7 +366,7 @@ mod tests {
     /// Symptom: the store held twice the number of live objects, because a walk that had found some, but fewer than one key in eight,
     /// rested nine times its duration, after the same rest in each of its steps.
     #[test]
-    fn a_walk_that_found_some_rests_as_long_as_it_took() {
+    fn reaper_rests_as_long_as_it_worked() {
         const SECOND: u64 = 1_000_000_000;
         let rest = |expired, took_ns| rest_ns(Pass { examined: 80_000, expired }, took_ns);
         assert_eq!(rest(5_000, 2 * SECOND), 2 * SECOND);

@@ -64,7 +64,7 @@ mod tests {
 
     /// A bucket's values share no group with another's, before a restart and after it.
     #[test]
-    fn a_buckets_groups_are_its_own() {
+    fn bucket_groups_are_exclusive() {
         let device = in_memory_as(&FormatOptions::for_blocks(8192));
         block_on(async {
             let mut groups = Vec::new();

@@ -20,7 +20,7 @@ fn scrub(store: &Store) -> Vec<(String, u64)> {
 }
 
 #[test]
-fn an_entry_that_cannot_be_read_is_named_and_the_others_are_looked_at() {
+fn unreadable_entry_is_reported_and_others_are_checked() {
     let mut made = Fixture::new();
     let (good, bad) = (key(1), key(2));
     // Its length says 200 bytes, and three follow.
@@ -38,7 +38,7 @@ fn an_entry_that_cannot_be_read_is_named_and_the_others_are_looked_at() {
 
 /// The loss was reported when the leaf was replaced; objects in it are verified like any other.
 #[test]
-fn a_leaf_that_replaced_a_lost_one_is_no_news() {
+fn replacement_of_lost_leaf_is_not_reported_again() {
     let mut made = Fixture::new();
     let block = made.block();
     let items = [(key(1).encoded().to_vec(), inline_entry(b"abc"))];
@@ -142,7 +142,7 @@ fn copies_of_the_superblock_and_the_space_image_are_looked_at() {
 
 /// A value whose blocks the device cannot read is a problem of that object, and the pass goes on.
 #[test]
-fn a_value_that_cannot_be_read_is_a_problem_of_its_object() {
+fn unreadable_value_is_reported_with_its_object() {
     let mut made = Fixture::new();
     made.publish();
     let store = made.open().unwrap();
@@ -169,7 +169,7 @@ fn report_block(image: &shoal_device_sim::Image) -> u64 {
 /// A piece ends after a number of bytes, in the middle of a leaf, and the next one continues after the object; also
 /// after a number of leaves.
 #[test]
-fn pieces_are_bounded_and_leave_nothing_out() {
+fn scrub_steps_are_bounded_and_complete() {
     const VALUE_BYTES: usize = 2 << 20;
     let mut made = Fixture::with_blocks(4_096);
     made.publish();
@@ -209,7 +209,7 @@ fn pieces_are_bounded_and_leave_nothing_out() {
 
 /// The store is closed in the middle of a piece: that ends the scrub, and not only the piece.
 #[test]
-fn a_scrub_ends_with_the_store() {
+fn scrub_stops_when_store_closes() {
     let mut made = Fixture::new();
     made.publish();
     let store = made.open().unwrap();
@@ -248,7 +248,7 @@ impl tracing::Subscriber for Closes {
 
 /// The store is closed between two objects of a leaf: that ends the scrub, and is not taken for the end of a piece.
 #[test]
-fn a_scrub_that_is_under_way_ends_with_the_store() {
+fn running_scrub_stops_when_store_closes() {
     let mut made = Fixture::new();
     let block = made.block();
     let items = [(key(1).encoded().to_vec(), vec![9; 12]), (key(2).encoded().to_vec(), inline_entry(b"abc"))];
@@ -276,7 +276,7 @@ fn problems_beyond_the_room_of_a_report_are_counted() {
 
 /// A store with a partly lost space image opens, and a scrub reports the loss.
 #[test]
-fn a_group_of_which_nothing_is_known_is_said() {
+fn unknown_group_is_reported() {
     let mut made = Fixture::new();
     let layout = made.superblock.layout;
     let mut image = FreeImage::new(layout.blocks_max, layout.group_blocks);

@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn an_apply_lends_room_as_it_goes_and_takes_it_back_if_it_fails() {
+    fn apply_lends_room_and_reclaims_it_on_failure() {
         let admission = Admission::new(10_000, 64, 1_000);
         admission.take(800, 4_000);
         let mut lent = admission.lend(400, 2_000);
@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn later_batches_wait_behind_a_large_one_while_an_apply_lends() {
+    fn small_batches_queue_behind_large_one() {
         let admission = Admission::new(100_000, 1_024, 10_000);
         admission.take(9_900, 4_000);
         let lent = admission.lend(100, 0);

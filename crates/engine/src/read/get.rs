@@ -547,7 +547,7 @@ mod tests {
     /// Values in records, in leaves and in extents, with metadata beside them and before them; ranges within, across and
     /// past their last bytes.
     #[test]
-    fn a_get_that_memory_answers_is_that_of_a_get_that_waits() {
+    fn try_get_matches_get() {
         let options = OpenOptions { background: false, cache_bytes: 16 << 20, ..OpenOptions::default() };
         let store = open_in(&in_memory(), options, Environment::default());
         let same = |store: &Store, name: &str| {

@@ -350,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_ends_with_its_time() {
+    fn cached_value_expires() {
         let clock = Arc::new(ManualClock::new(1_000));
         let store = store(Environment { clock: clock.clone(), ..Environment::default() });
         let mut cache = store.read_cache(1 << 20);
@@ -400,7 +400,7 @@ mod tests {
 
     /// A thread that has seen a number never sees a smaller one later: writers count keys up, readers cache them.
     #[test]
-    fn nobody_reads_what_is_older_than_what_was_acknowledged() {
+    fn reads_never_return_superseded_acknowledged_value() {
         let store = store(Environment::default());
         let acknowledged: [AtomicU64; 8] = Default::default();
         let ended = AtomicBool::new(false);

@@ -364,7 +364,7 @@ mod tests {
     /// Symptom: `RANDOMKEY` over cached pages held its thread for a second. Cause: such a scan never waits. The length
     /// of a page is unchanged; between its turns the other work of the thread runs.
     #[test]
-    fn every_scan_gives_way_after_its_turn() {
+    fn scans_yield_after_their_budget() {
         const KEYS: usize = 960;
         let clock = Arc::new(SteppingClock::new(0));
         let environment = Environment { clock: clock.clone(), ..Environment::default() };

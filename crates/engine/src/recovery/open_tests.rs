@@ -31,7 +31,7 @@ fn block_of_ones(which: u32, block: u64) -> EncodedRecord {
 }
 
 #[test]
-fn a_file_that_cannot_get_its_blocks_is_no_store() {
+fn failed_allocation_leaves_no_store() {
     let options = SimOptions { growable: true, record: false, ..SimOptions::default() };
     let sim = SimDevice::with_options(Image::new(1), options);
     let device = Device::new(sim.clone());
@@ -46,7 +46,7 @@ fn a_file_that_cannot_get_its_blocks_is_no_store() {
 
 /// A record that owns blocks that are not free is damage: its value may be any other data.
 #[test]
-fn a_record_that_owns_what_somebody_else_has_is_damage() {
+fn record_with_foreign_blocks_is_damage() {
     let mut made = Fixture::new();
     let used = made.block();
     made.write(used, &[1; BLOCK_BYTES]);
@@ -83,7 +83,7 @@ fn a_record_of_another_tablet_is_damage() {
 }
 
 #[test]
-fn a_value_of_the_last_batch_that_cannot_be_read_ends_the_opening() {
+fn unreadable_value_of_last_batch_fails_open() {
     let mut made = Fixture::new();
     made.publish();
     let value = made.next + 3;
@@ -99,7 +99,7 @@ fn a_value_of_the_last_batch_that_cannot_be_read_ends_the_opening() {
 
 /// The last batch was never acknowledged, so a body that cannot be read counts like a missing value.
 #[test]
-fn a_last_batch_that_cannot_be_read_was_never_acknowledged() {
+fn unreadable_last_batch_counts_as_unacknowledged() {
     let mut made = Fixture::new();
     made.publish();
     made.batch(&[delete(1)]);

@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_is_free_that_nobody_owns() {
+    fn unowned_blocks_are_free() {
         let owned = [Run::new(300, 200), Run::new(100, 7), Run::new(3999, 1), Run::new(500, 10)];
         let image = image(&owned, Completeness::MustBeWhole).unwrap();
         let free: Vec<Run> = image.runs().collect();
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn two_owners_are_found_and_only_a_repair_goes_on() {
+    fn double_ownership_fails_open_and_repair_continues() {
         for owned in [
             [Run::new(300, 200), Run::new(499, 2)],
             [Run::new(300, 200), Run::new(350, 10)],

@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn counts_that_differ_are_said_and_put_right() {
+    fn wrong_counts_are_reported_and_corrected() {
         for (values, bytes) in [(2, 5_001), (2, 4_999), (1, 5_000), (3, 8_000), (0, 0)] {
             let (count, _) = count(values, bytes);
             assert_eq!(count.differences().len(), 1, "{values} values, {bytes} bytes");
@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn an_impossible_account_of_a_run_is_said_and_not_trusted() {
+    fn impossible_run_counts_are_reported() {
         // The counts are right, but the second value ends beyond the values of the run.
         let (mut count, entry) = count(2, 5_000);
         let run = entry.run(70);

@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn anything_else_stays_and_is_named() {
+    fn other_files_are_kept_and_named() {
         let folder = tempfile::tempdir().unwrap();
         type Make<'a> = &'a dyn Fn(&Path);
         let cases: [(Make<'_>, &str); 6] = [

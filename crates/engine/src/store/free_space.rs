@@ -75,7 +75,7 @@ mod tests {
     use crate::{Environment, FormatOptions, ObjectKey, OpenOptions, PutOptions, block_on};
 
     #[test]
-    fn free_runs_are_those_of_the_allocator() {
+    fn free_runs_match_allocator() {
         let device = in_memory_as(&FormatOptions::for_blocks(8192));
         block_on(async {
             let store = Store::open(device, OpenOptions::default(), Environment::default()).await.unwrap();

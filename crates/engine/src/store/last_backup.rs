@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn the_note_outlives_a_restart_and_is_nobodys_object() {
+    fn backup_note_survives_restart_and_is_hidden() {
         let device = in_memory_as(&FormatOptions::for_blocks(8192));
         let backup = |version, taken_ns| BackupNote { version: Lsn(version), taken_ns };
         block_on(async {
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn a_note_of_any_bytes_is_read_or_counts_as_none() {
+    fn malformed_backup_note_counts_as_none() {
         let note = BackupNote { version: Lsn(3), taken_ns: 4 };
         let bytes = note.encode();
         assert_eq!(BackupNote::decode(&bytes), Ok(note));

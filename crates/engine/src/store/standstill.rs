@@ -113,7 +113,7 @@ mod tests {
     /// Symptom: `/readyz` was ready while each value was refused, because its blocks had no room in the data file. Cause: only writes
     /// without free blocks counted. Fix: those count, too, until the room is there.
     #[test]
-    fn writes_without_room_for_free_blocks_are_a_standstill() {
+    fn writes_without_free_blocks_are_a_standstill() {
         let standstill = Standstill::default();
         let look = |seconds, durable, without_room, lacks_room| {
             standstill.look(Look { without_room, lacks_room, ..look(seconds, durable, false, 1_000) });
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn refused_writes_are_a_standstill_until_one_gets_through_or_there_is_room() {
+    fn refused_writes_are_a_standstill_until_one_succeeds() {
         let standstill = Standstill::default();
         standstill.look(look(0, 5, false, 0));
         for seconds in [3, 6, 9, 12] {

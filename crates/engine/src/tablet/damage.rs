@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn ranges_that_touch_become_one() {
+    fn adjacent_ranges_merge() {
         let mut ranges = Vec::new();
         for (tablet, from, to) in [
             (1, "b", Some("d")),
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn the_list_is_bounded_and_leaves_nothing_out() {
+    fn damage_list_is_bounded_and_complete() {
         let mut ranges = Vec::new();
         let all: Vec<DamagedRange> = (0..100_u32)
             .map(|at| range((at % 3) as u16, &format!("{at:03}"), Some(&format!("{at:03}+"))))

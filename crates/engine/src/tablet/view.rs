@@ -281,7 +281,7 @@ mod tests {
     /// A writer that saw the new memtable before the marker was queued would be numbered before it, count as applied, and be lost at the
     /// next start: about once in a thousand freezes under load.
     #[test]
-    fn nobody_sees_the_new_memtable_before_the_marker_is_queued() {
+    fn freeze_queues_marker_before_publishing_view() {
         let tablet = tablet();
         assert!(tablet.freeze(|_| unreachable!("nothing to freeze")).is_none());
         put(&tablet, b"a", 1);

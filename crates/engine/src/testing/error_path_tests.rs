@@ -95,7 +95,7 @@ fn live(store: &Store, victim: Victim) -> Moves {
 }
 
 #[test]
-fn packed_runs_that_cannot_be_read_are_left_for_later() {
+fn unreadable_packed_runs_are_skipped() {
     let (made, run) = half_dead();
     let store = made.open().unwrap();
     let entry = liveness_of(&store, run).unwrap();
@@ -124,7 +124,7 @@ fn packed_runs_that_cannot_be_read_are_left_for_later() {
 }
 
 #[test]
-fn packed_runs_that_contradict_themselves_are_doubted() {
+fn inconsistent_packed_runs_are_doubtful() {
     let (made, run) = half_dead();
     let store = made.open().unwrap();
     let entry = liveness_of(&store, run).unwrap();
@@ -153,7 +153,7 @@ fn a_store_that_is_read_only_makes_no_room() {
 
 /// Values with separate runs in a freshly opened store: the failures of the walk for groups to be emptied.
 #[test]
-fn a_value_that_is_to_move_and_cannot_be_read_stays() {
+fn unreadable_value_is_not_relocated() {
     let mut made = Fixture::with_blocks(2_048);
     made.publish();
     let store = made.open().unwrap();
@@ -250,7 +250,7 @@ fn a_value_in_several_runs_moves_as_a_whole() {
 
 /// An apply replaces a value whose entry or manifest it cannot read: the new value counts, and the space of the old one waits for a repair.
 #[test]
-fn an_overwrite_of_what_cannot_be_read_keeps_its_space() {
+fn overwrite_of_unreadable_value_keeps_its_space() {
     let mut made = Fixture::with_blocks(1_024);
     made.publish();
     let store = made.open().unwrap();
@@ -278,7 +278,7 @@ fn an_overwrite_of_what_cannot_be_read_keeps_its_space() {
 }
 
 #[test]
-fn an_entry_that_cannot_be_read_is_overwritten_as_any_other() {
+fn unreadable_entry_can_be_overwritten() {
     let mut made = Fixture::new();
     let leaf = made.block();
     let wrong = [&7_u64.to_le_bytes()[..], &[9]].concat();
@@ -297,7 +297,7 @@ fn an_entry_that_cannot_be_read_is_overwritten_as_any_other() {
 }
 
 #[test]
-fn an_apply_without_a_block_for_its_pages_fails_and_is_tried_again() {
+fn apply_without_free_block_is_retried() {
     let mut made = Fixture::new();
     made.publish();
     let store = made.open().unwrap();
@@ -407,7 +407,7 @@ fn groups_of_buckets_that_cannot_be_read() {
 }
 
 #[test]
-fn a_device_that_takes_nothing_back_is_asked_once() {
+fn failing_discard_is_tried_once() {
     let mut made = Fixture::with_blocks(8_192);
     made.publish();
     let options = OpenOptions { discard: true, ..options() };
@@ -424,7 +424,7 @@ fn a_device_that_takes_nothing_back_is_asked_once() {
 
 /// A value is written in pieces while the device fails: the stream fails, and leaves no object.
 #[test]
-fn a_stream_whose_write_failed_is_no_object() {
+fn failed_stream_creates_no_object() {
     let mut made = Fixture::with_blocks(8_192);
     made.publish();
     let store = made.open().unwrap();

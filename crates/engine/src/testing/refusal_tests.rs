@@ -39,7 +39,7 @@ fn is_unopenable<T>(result: crate::Result<T>, words: &str) -> bool {
 }
 
 #[test]
-fn names_are_as_long_as_they_may_be_and_no_longer() {
+fn name_length_limits_are_exact() {
     let bucket = Bucket::new("default").unwrap();
     assert!(is_invalid(bucket.key(b""), "this one has 0"));
     assert!(is_invalid(bucket.key(&[0; KEY_BYTES_MAX + 1]), "this one has 1025"));
@@ -51,7 +51,7 @@ fn names_are_as_long_as_they_may_be_and_no_longer() {
 }
 
 #[test]
-fn metadata_are_as_long_as_they_may_be_and_no_longer() {
+fn metadata_length_limits_are_exact() {
     let metadata = |content_type: usize, pairs: usize, bytes: usize| Metadata {
         content_type: "t".repeat(content_type),
         user: (0..pairs).map(|_| ("n".to_owned(), vec![1; bytes - 1].into())).collect(),
@@ -66,7 +66,7 @@ fn metadata_are_as_long_as_they_may_be_and_no_longer() {
 }
 
 #[test]
-fn layouts_and_devices_that_cannot_hold_a_store_are_refused_and_left_alone() {
+fn impossible_layouts_and_devices_are_rejected_unmodified() {
     let (sim, device) = device_of(Image::new(BLOCKS));
     assert!(is_unopenable(open(&device), "it is empty"));
     assert!(is_invalid(format(&device, &FormatOptions { tablets: 0, ..small() }), "tablets"));
@@ -117,7 +117,7 @@ fn a_bad_sector_in_the_log_is_no_torn_tail() {
 
 /// A record of the right length whose bytes differ from the written ones.
 #[test]
-fn a_record_is_what_its_checksum_says() {
+fn record_checksum_is_verified() {
     let record = encode_record(RecordKind::Put, TabletId(2), b"key", &[b"body"], true);
     for bit in 32..record.bytes.len() * 8 {
         let mut bytes = record.bytes.to_vec();
@@ -127,7 +127,7 @@ fn a_record_is_what_its_checksum_says() {
 }
 
 #[test]
-fn a_reserved_entry_that_means_nothing_is_said_to() {
+fn invalid_reserved_entry_is_reported() {
     let mut count = TreeCount::default();
     assert!(count.reserved(b"\0?", b"entry").is_some_and(|what| what.contains("does not know")));
     let key = shoal_value::packed::run_key(77);

@@ -103,11 +103,11 @@ fn stays_warm(cache_bytes: usize) {
 }
 
 #[test]
-fn an_apply_leaves_what_is_read_in_the_cache() {
+fn apply_keeps_hot_pages_cached() {
     stays_warm(WHOLE_BYTES);
 }
 
 #[test]
-fn so_it_does_where_the_cache_is_full() {
+fn apply_keeps_hot_pages_in_full_cache() {
     stays_warm(8 << 20);
 }

@@ -202,7 +202,7 @@ mod tests {
     /// The schedules found this: the log's room was freed and notified before that in the memtables, and a writer that
     /// waited for both slept on.
     #[test]
-    fn a_writer_that_is_told_of_room_finds_it() {
+    fn woken_writer_finds_room() {
         let store = Fixture::new().open().unwrap();
         let inner = &store.0;
         // Each of these fits only into empty memtables.
@@ -219,7 +219,7 @@ mod tests {
     /// A small batch that waits for a large one before it continues when the large one is dropped, although
     /// no apply made room.
     #[test]
-    fn a_batch_goes_on_where_the_large_one_before_it_is_given_up() {
+    fn batch_continues_when_large_one_is_dropped() {
         let fixture = Fixture::new();
         let options = OpenOptions { background: true, ..options() };
         let store = block_on(Store::open(fixture.device.clone(), options, environment())).unwrap();

@@ -147,7 +147,7 @@ mod tests {
 
     /// The first get finds a value that a put wrote to extents in memory, before and after the apply.
     #[test]
-    fn a_value_that_was_just_written_is_read_without_the_device() {
+    fn fresh_value_is_read_from_cache() {
         for background in [false, true] {
             let store = store(background);
             let sizes = [20 << 10, 64 << 10, (64 << 10) + 1, 100_000, 250_000];
@@ -179,7 +179,7 @@ mod tests {
 
     /// Extents are reused again and again; a read always returns the newest value.
     #[test]
-    fn a_reused_extent_never_gives_what_was_in_it() {
+    fn reused_extent_never_serves_old_value() {
         let store = store(false);
         let mut blocks = std::collections::HashSet::new();
         let mut written = 0;
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_received_into_a_room_are_not_copied() {
+    fn received_bytes_are_not_copied() {
         let store = store(true);
         assert!(store.receive_buffer(&key("short"), 1_000).is_none(), "it rides in its record");
         assert!(store.receive_buffer(&key("long"), 4 << 20).is_none(), "it would not stay in this pool");

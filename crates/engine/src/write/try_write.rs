@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn several_short_puts_are_placed_one_behind_the_other() {
+    fn short_puts_get_consecutive_versions() {
         let device = in_memory();
         let store = open(&device);
         let mut puts: Vec<(ObjectKey, &[u8])> = (0..20).map(|at| (key(at), &b"first"[..])).collect();
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_with_long_or_too_many_puts_is_left_to_others_as_a_whole() {
+    fn long_or_too_many_puts_are_declined() {
         let store = open(&in_memory());
         let long = vec![0; store.0.tuning.leaf_value_bytes_max + 1];
         assert!(put_all(&store, &[(key("a"), b"short"), (key("b"), &long)]).is_none());
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_that_waits_for_many_writes_of_a_batch_is_rung_once() {
+    fn waiting_thread_is_woken_once_per_batch() {
         let store = open(&in_memory());
         let rings_once = || {
             let rung = Arc::new(Rung::default());
@@ -237,7 +237,7 @@ mod tests {
     /// A thread commits its writes itself if all of its clients wait. Other writes, and writes that it queues while another
     /// thread commits, go to the committer's thread: nothing is lost, and the thread does not wait.
     #[test]
-    fn a_thread_commits_what_it_gathered_if_nobody_else_waits() {
+    fn thread_of_only_client_commits_itself() {
         let clock = Arc::new(SteppingClock::new(0));
         let environment = Environment { clock: clock.clone(), ..Environment::default() };
         let options = OpenOptions { cache_bytes: 16 << 20, ..OpenOptions::default() };

@@ -327,7 +327,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_cut_verdict_is_no_verdict_of_as_many_writes() {
+    fn truncated_batch_result_is_rejected() {
         for (writes, rejected) in [(1, None), (1, Some(0)), (2, None), (2, Some(1)), (65_536, Some(65_535))] {
             for current in [None, Some(Lsn(7))] {
                 let current = current.filter(|_| writes == 1 || rejected.is_some());

@@ -265,7 +265,7 @@ fn pages_and_values_that_did_not_change_are_not_read() {
 
 /// A key from a layer is gone after its delete was compacted with it past an unchanged page of the base.
 #[test]
-fn a_delete_that_the_base_never_heard_of_is_found() {
+fn delete_absent_from_base_is_found() {
     for gone in 0..GROUP {
         let mut run = Run::begin(tiny_with_layers());
         for which in (0..GROUP).filter(|which| *which != gone) {
@@ -286,7 +286,7 @@ fn a_delete_that_the_base_never_heard_of_is_found() {
 
 /// An interrupted walk continues: every key after its last one is new, and every changed key before it follows.
 #[test]
-fn a_walk_goes_on_behind_its_last_key() {
+fn walk_resumes_after_last_key() {
     for limit in [1, 5, 17] {
         let mut run = Run::begin(tiny_with_layers());
         for group in 0..GROUPS {

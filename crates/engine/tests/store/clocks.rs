@@ -101,7 +101,7 @@ fn after(seconds: u64) -> Expiry {
 /// The wall clock was a day ahead for one read of the store, then right again. (Seen by users: `SET k v EX 60` returned OK and GET nil, for
 /// a day, over restarts, because the clock of expiry never went back.)
 #[test]
-fn a_wall_clock_that_was_ahead_takes_no_time_to_live() {
+fn wall_clock_that_was_ahead_keeps_ttl() {
     for restart in [None, Some(false), Some(true)] {
         let mut timed = Timed::new();
         timed.put("stays", Expiry::Never);
@@ -149,7 +149,7 @@ fn a_time_to_live_is_elapsed_time() {
 /// Elapsed time counts while the store is closed: by boot time within one boot, regardless of the wall clock; otherwise by the difference
 /// of the wall clock, which is at least 0.
 #[test]
-fn a_time_to_live_goes_on_over_a_closed_store() {
+fn ttl_elapses_while_store_is_closed() {
     for clean in [false, true] {
         let mut timed = Timed::new();
         timed.put("k", after(60));
@@ -226,7 +226,7 @@ fn an_absolute_deadline_follows_the_wall_clock() {
 
 /// A deadline that another write inherits does not change.
 #[test]
-fn a_deadline_is_given_on_as_it_is() {
+fn deadline_is_returned_unchanged() {
     let timed = Timed::new();
     timed.put("relative", after(100));
     timed.put("absolute", Expiry::At(BEGIN + 100 * SECOND));
@@ -380,7 +380,7 @@ fn clocks_that_jump_agree_with_the_model() {
 /// Symptom: a key with an hour to live expired as soon as its store was opened in a container. Cause: the boot id identifies a boot, not
 /// the clock of a time namespace.
 #[test]
-fn a_clock_since_boot_that_is_another_one_ends_no_time_to_live() {
+fn other_boot_clock_keeps_ttl() {
     const YEARS: i64 = 3_000 * DAY as i64;
     type Change = fn(&ManualClock);
     let changes: [(&str, Change); 5] = [

@@ -199,7 +199,7 @@ fn left_within(limit_ms: u64) -> u64 {
 
 /// Records that are not applied before the deadline stay in the log: an interrupted close is no worse than a crash.
 #[test]
-fn a_close_whose_time_is_over_leaves_the_rest_in_the_log() {
+fn close_past_its_deadline_leaves_rest_in_log() {
     // Before the first apply, in the middle of one, between two, and in time.
     let left: Vec<u64> = (0..40).map(left_within).collect();
     assert!(left[0] > 0 && left[39] == 0, "{left:?}");
@@ -221,7 +221,7 @@ fn a_close_in_no_time_ends_with_threads() {
 
 /// A failed write of the close is reported, and every acknowledged write exists afterwards.
 #[test]
-fn a_close_that_cannot_write_says_so() {
+fn failed_close_returns_error() {
     let sim = formatted(BLOCKS, 71);
     let (store, model) = written(&sim, false);
     sim.inject(Fault::fail(FaultOp::Write, libc::EIO).for_good());
@@ -239,7 +239,7 @@ fn a_close_that_cannot_write_says_so() {
 
 /// If the log is damaged after a crash, the refusal names the commands that help.
 #[test]
-fn a_damaged_log_says_what_to_do() {
+fn damaged_log_error_names_the_repair() {
     let sim = formatted(BLOCKS, 71);
     let (store, _) = written(&sim, false);
     drop(store);

@@ -394,7 +394,7 @@ fn futures_dropped_midway_on_a_full_device() {
 
 /// Waiting writers get an answer when the store becomes read-only, whichever part of it failed, and when it is closed.
 #[test]
-fn nobody_waits_for_a_store_that_ended() {
+fn ended_store_answers_all_waiters() {
     for end in 0..12_u64 {
         within(&format!("writers at end {end}"), move || {
             let sim = slow(formatted(BLOCKS, 1).image(), LATENCY);
@@ -531,7 +531,7 @@ fn an_atomic_copy_of_the_device_is_a_store() {
 /// A thread that holds back the writes of values has to make room for the next value. The work that it then waits for must not wait for
 /// those writes.
 #[test]
-fn a_thread_that_holds_writes_back_makes_room() {
+fn plugged_thread_makes_room() {
     within("one thread that serves several clients", || {
         let device = sim();
         // Without background threads only this thread makes room.

@@ -105,7 +105,7 @@ fn values_of_every_kind() {
 }
 
 #[test]
-fn turns_of_the_log_and_reuse() {
+fn log_wraps_and_blocks_are_reused() {
     let states: usize = (21..=22).map(|seed| explore(seed, 90, vec![20, 2_500, 40_000], 4, 4)).sum();
     assert!(states > 1_000, "only {states} states were explored");
 }
@@ -242,7 +242,7 @@ impl Intercept for Dying {
 /// The process is killed, which leaves writes in the device's cache, the store is opened again, and then the power fails, at any moment
 /// (R2): the store still opens, and keeps everything that a reader saw in between.
 #[test]
-fn killed_and_then_a_power_cut() {
+fn power_cut_after_kill() {
     let base = formatted(BLOCKS, 41);
     let mut states = 0;
     for requests in 20..110 {
@@ -306,7 +306,7 @@ fn repaired(device: &Device, model: &Model, state: &str) -> Option<usize> {
 /// Both copies of the newest superblock decay after a crash at any moment: an opening from the previous superblock must detect reuse of its
 /// blocks or its log (R9). A repair reports and records the losses.
 #[test]
-fn a_rotten_newest_superblock_is_noticed_or_harmless() {
+fn damaged_newest_superblock_is_detected_or_harmless() {
     let (mut opened, mut noticed, mut whole, mut changed) = (0, 0, 0, 0);
     for seed in 51..51 + lab::number("ROTTEN_SEEDS", 32) {
         // Every second device is so small that puts make space: then an apply follows another one without a batch between them.

@@ -162,7 +162,7 @@ fn bits_flip() {
 
 /// The heads of metadata blocks, densely: decoders branch on them.
 #[test]
-fn heads_of_metadata_flip() {
+fn metadata_headers_flip() {
     let subject = subject();
     for block in used_blocks(&subject.image, 0) {
         if is_value(&subject.image, block) {
@@ -278,7 +278,7 @@ fn damage_is_local_and_repairable() {
 
 /// An undamaged store after a crash: its incomplete last batch is no problem.
 #[test]
-fn a_torn_tail_is_no_problem_to_check() {
+fn check_accepts_torn_tail() {
     let subject = subject();
     let sim: Arc<SimDevice> = SimDevice::from_image(subject.image.clone());
     let store = open(&Device::new(sim.clone()), tiny()).unwrap();

@@ -244,7 +244,7 @@ fn hidden_keys_are_not_read_for_each_page_of_a_listing() {
 /// A long stretch of damage in one tablet, of more pages than are remembered: the pages of a listing return the keys of the other tablet
 /// meanwhile, and none of them reads the whole stretch.
 #[test]
-fn a_long_stretch_of_damage_is_not_read_for_each_page_of_a_listing() {
+fn long_damage_is_not_read_again_for_each_list_page() {
     let (image, objects) = large_subject();
     let record = superblock(&image)[256..].to_vec();
     let tree = pages(&image, number(&record, (8, 8)), record[4]);

@@ -74,7 +74,7 @@ fn foreign_contents_are_left_alone() {
 /// Seen by users: contents outside of the four blocks of superblocks were formatted over. A file may hold foreign data, as a block device
 /// may; both take this path.
 #[test]
-fn contents_that_lie_elsewhere_are_left_alone_too() {
+fn foreign_contents_elsewhere_are_left_alone() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("data");
     let mut headless = store();
@@ -154,7 +154,7 @@ fn second_copies_serve_when_the_first_are_gone() {
 
 /// Both copies of the newest superblock: the previous one either does not know the promised records, or knows all of them.
 #[test]
-fn a_lost_newest_superblock_is_noticed_or_harmless() {
+fn lost_newest_superblock_is_detected_or_harmless() {
     let image = store();
     for slot in 0..2 {
         match opens(&wiped(&image, &[FIRST_COPIES[slot], SECOND_COPIES[slot]])) {

@@ -380,7 +380,7 @@ fn steps_of_growth_shrink_to_what_fits() {
 
 /// The system may report only at the write that there is no room, or that the file may not become that long.
 #[test]
-fn a_step_whose_zeros_find_no_room_is_a_shorter_one() {
+fn growth_step_shrinks_when_zeros_find_no_room() {
     for code in [libc::ENOSPC, libc::EFBIG, libc::EDQUOT] {
         let sim = growable(Image::new(1));
         let device = Device::new(sim.clone());
@@ -400,7 +400,7 @@ fn a_step_whose_zeros_find_no_room_is_a_shorter_one() {
 /// Symptom: growth that met a quota or a limit of file sizes ended in the advice to let the store grow. Cause: the refusal did not have the
 /// reason of the failed step. Fix: it has.
 #[test]
-fn a_refusal_names_what_keeps_the_file_from_growing() {
+fn refusal_names_growth_obstacle() {
     let causes = [(libc::ENOSPC, "file system is full"), (libc::EFBIG, "ulimit -f"), (libc::EDQUOT, "quota")];
     for (code, cause) in causes {
         let sim = growable(Image::new(1));
@@ -441,7 +441,7 @@ impl Intercept for Displaced {
 }
 
 #[test]
-fn a_data_file_that_is_taken_away_makes_the_store_read_only() {
+fn removed_data_file_makes_store_read_only() {
     within("a file that is taken away", || {
         let (displaced, device) = Intercepted::new(Displaced(SimDevice::new(1_024), AtomicBool::new(false)));
         let mut options = tiny_with_threads();
@@ -563,7 +563,7 @@ fn a_log_is_prepared_as_it_is_needed_and_crashes() {
 /// Without room to prepare more of it, the log turns over in its prepared part: no commit writes into a hole of the file, which would find
 /// no room.
 #[test]
-fn a_log_that_cannot_be_prepared_further_turns_over_in_what_it_has() {
+fn unextendable_log_wraps_in_prepared_part() {
     for background in [false, true] {
         within("a short log", move || {
             let sim = growable(Image::new(1));

@@ -30,7 +30,7 @@ fn fill_from(store: &Store, from: u64) -> u64 {
 }
 
 #[test]
-fn a_full_store_takes_writes_again_once_its_cap_is_raised_twice_in_a_row() {
+fn full_store_accepts_writes_after_cap_is_raised_twice() {
     let device = Device::new(growable(Image::new(1)));
     format(&device, BLOCKS, 1);
     let mut objects = 0;
@@ -88,7 +88,7 @@ fn an_impossible_growth_is_refused_and_changes_nothing() {
 
 /// The file system has no room for the areas: the store and the length of its file are unchanged.
 #[test]
-fn a_full_file_system_is_told_and_changes_nothing() {
+fn growth_on_full_file_system_changes_nothing() {
     let sim = growable(Image::new(1));
     let device = Device::new(sim.clone());
     format(&device, BLOCKS, 1);
@@ -187,13 +187,13 @@ fn a_store_does_not_grow_while_a_part_of_its_image_is_damaged() {
 
 /// A power cut after every write of an opening that grows, and of the puts after it.
 #[test]
-fn every_crash_of_a_growth_leaves_the_old_cap_or_the_new_one() {
+fn every_crash_of_growth_leaves_old_or_new_cap() {
     crashes_of_a_growth(BLOCKS, GROWN);
 }
 
 /// The same with images that use a part of their areas: the growth takes the room of the rest of the old ones (INV-40).
 #[test]
-fn every_crash_of_a_growth_over_a_large_map_leaves_the_old_cap_or_the_new_one() {
+fn every_crash_of_large_map_growth_leaves_old_or_new_cap() {
     crashes_of_a_growth(5_000_000, 6_000_000);
 }
 
@@ -256,7 +256,7 @@ const LOGS: [u64; 2] = [24, LONGER / 128];
 
 /// A growth leaves the store with a log that fits, whether the store is closed afterwards or not.
 #[test]
-fn the_log_fits_the_size_behind_a_growth() {
+fn log_size_follows_growth() {
     for (is_file, is_closed) in [(true, true), (true, false), (false, true), (false, false)] {
         let device =
             if is_file { Device::new(growable(Image::new(1))) } else { Device::new(SimDevice::new(LONGER)) };
@@ -462,7 +462,7 @@ fn a_longer_log_that_cannot_be_written_waits() {
 /// Both superblocks name the longer ring before it gets a record: if one of them is lost, an opening would search for records in the ring
 /// of the other.
 #[test]
-fn a_superblock_that_is_lost_behind_a_longer_log_takes_no_write_along() {
+fn lost_superblock_after_longer_log_loses_no_write() {
     for is_file in [true, false] {
         let sim = if is_file { growable(Image::new(1)) } else { SimDevice::new(LONGER) };
         let device = Device::new(sim.clone());

@@ -174,7 +174,7 @@ fn no_write_is_refused_while_the_store_grows() {
 
 /// Blocks that a snapshot and a slow reader reach are kept, although the old areas become room for objects.
 #[test]
-fn readers_of_before_the_growth_read_on() {
+fn readers_from_before_growth_continue() {
     let device = Device::new(growable(Image::new(1)));
     format(&device, BLOCKS, 1);
     let store = open(&device, tiny()).unwrap();
@@ -304,7 +304,7 @@ fn every_crash_of_a_growth_under_load() {
 
 /// A damaged map is detected before the first write, and the store stays writable.
 #[test]
-fn a_damaged_map_is_no_reason_to_stop_writing() {
+fn store_with_damaged_map_accepts_writes() {
     let sim = growable(Image::new(1));
     let device = Device::new(sim.clone());
     format(&device, BLOCKS, 1);

@@ -19,7 +19,7 @@ fn twins() -> [Vec<u8>; 2] {
 }
 
 #[test]
-fn a_block_that_is_used_again_never_serves_the_old_value() {
+fn reused_block_never_serves_old_value() {
     let sim = formatted(220, 3);
     let device = device(&sim);
     let store = open(&device, tiny()).unwrap();

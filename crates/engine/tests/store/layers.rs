@@ -715,7 +715,7 @@ fn layers_above_damage_are_bounded() {
 /// The maximum number of layers, and the newest one is damaged: nothing can be compacted, so writes that need an apply fail with `Busy`; an
 /// acknowledgement makes room.
 #[test]
-fn damage_above_as_many_layers_as_there_may_be() {
+fn damage_above_maximum_layers() {
     let (sim, device, mut objects) = full_of_layers();
     let list = lists(&sim.image()).into_iter().max_by_key(|list| list.roots.len()).unwrap();
     sim.corrupt(list.roots[0].0, 1_000, 1);
@@ -738,7 +738,7 @@ fn damage_above_as_many_layers_as_there_may_be() {
 /// The first publish of a layer sets bit 0 of the incompatible features; a store without layers never has it. A program that does not know
 /// a bit refuses the store.
 #[test]
-fn a_store_with_layers_says_so() {
+fn layers_set_the_feature_flag() {
     let incompatible = |image: &Image| number(&superblock(image), (172, 4));
     let (sim, device) = blank(BLOCKS, 11);
     let store = open(&device, tiny_without_layers()).unwrap();

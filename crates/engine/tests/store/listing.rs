@@ -57,7 +57,7 @@ fn every_leaf_is_loaded_once() {
 
 /// Buckets are found over several pages, by tree and by memtable; a bucket without a live object is not listed.
 #[test]
-fn buckets_are_those_with_objects() {
+fn list_buckets_returns_buckets_with_objects() {
     let sim = formatted(BLOCKS, 3);
     let store = common::open(&device(&sim), options()).unwrap();
     assert_eq!(block_on(store.buckets("", 10)).unwrap(), BucketPage::default());

@@ -72,7 +72,7 @@ fn damaged(image: &Image, block: u64) -> Image {
 }
 
 #[test]
-fn losses_of_a_repair_are_told_and_remembered() {
+fn repair_losses_are_reported_and_recorded() {
     let (image, expected) = subject(false);
     assert_eq!(look(&quiet(&image).1), (expected.clone(), Losses::default()));
     let (mut with_losses, mut unnoticed, mut kinds) = (0, 0, [0; 3]);
@@ -147,7 +147,7 @@ fn a_new_loss_is_not_acknowledged_yet() {
 
 /// A completely closed store needs no record of its log, so none can be lost.
 #[test]
-fn after_an_end_in_order_nothing_is_lost() {
+fn clean_close_loses_nothing() {
     let (image, expected) = subject(true);
     for block in LOG {
         let device = quiet(&damaged(&image, block)).1;
@@ -159,7 +159,7 @@ fn after_an_end_in_order_nothing_is_lost() {
 /// Seen as exit code 0 after an acknowledgement that gave up a damaged range: its objects were in no count, because only losses of the log
 /// were counted. Every block of the trees is damaged, one at a time.
 #[test]
-fn objects_that_an_acknowledgement_gives_up_are_counted_and_remembered() {
+fn acknowledged_losses_are_counted_and_recorded() {
     let (whole, expected) = subject(true);
     let mut without_log = whole.clone();
     LOG.for_each(|block| without_log.write(block, &[0; BLOCK_BYTES]));

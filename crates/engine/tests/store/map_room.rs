@@ -61,7 +61,7 @@ fn a_large_cap_takes_little_room() {
 
 /// The map before a growth becomes room for objects, including the part that no image used: each of its blocks has room then.
 #[test]
-fn the_map_before_is_room_for_objects() {
+fn old_map_area_is_reused() {
     const CAP: u64 = TIB / 2;
     const MAP: u64 = 16_932;
     for is_open in [true, false] {
@@ -93,7 +93,7 @@ fn the_map_before_is_room_for_objects() {
 
 /// The ring before a longer log becomes data: its unprepared part gets its room first, or the log keeps it.
 #[test]
-fn the_ring_before_is_room_for_objects() {
+fn old_ring_area_is_reused() {
     const RING: std::ops::Range<u64> = 34..234;
     for has_room in [true, false] {
         let (sim, device) = file(Image::new(1), true);

@@ -70,7 +70,7 @@ fn value(number: u64) -> Vec<u8> {
 
 /// Clients overwrite separate keys while the device sometimes has no room: for one write, for a part of one, or for a while.
 #[test]
-fn clients_write_on_while_room_comes_and_goes() {
+fn writes_resume_as_room_comes_and_goes() {
     for round in 0..lab::number("NO_ROOM_ROUNDS", 3) {
         within(&format!("round {round}"), move || clients(round));
     }
@@ -179,7 +179,7 @@ fn a_store_without_any_room_serves_reads() {
 /// Symptom: an apply whose superblock had no room freed blocks twice, or the extents of records that were still in the memtable. Cause: it
 /// returned the blocks that it had taken and freed again, which have owners. Fix: the owners return them.
 #[test]
-fn an_apply_whose_superblock_has_no_room_frees_nothing() {
+fn apply_without_superblock_room_frees_nothing() {
     const SUPERBLOCKS: std::ops::Range<u64> = 0..34;
     let sim = formatted(BLOCKS, 1);
     let device = Device::new(sim.clone());

@@ -141,7 +141,7 @@ fn large(background: bool) -> (Device, Store) {
 /// A value of 9,000 bytes costs 9,000 bytes, the pages and the footers; with half of them deleted at random an idle store is soon as dense
 /// again.
 #[test]
-fn values_cost_what_they_are_long() {
+fn values_use_their_length_in_space() {
     const COUNT: u64 = 4_000;
     within("packing", || {
         let (device, store) = large(true);
@@ -283,7 +283,7 @@ fn a_slow_reader_of_a_packed_value() {
 /// Both copies of the newest superblock decay after a crash at any moment: no run overwrote blocks that the previous superblock needs, or
 /// the opening detects it (R9).
 #[test]
-fn a_rotten_newest_superblock_finds_its_runs() {
+fn damaged_newest_superblock_finds_its_runs() {
     const BLOCKS: u64 = 260;
     let (mut opened, mut noticed) = (0, 0);
     for seed in 61..65 {

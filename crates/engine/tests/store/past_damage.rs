@@ -299,7 +299,7 @@ fn many_blocks_together() {
 
 /// A device that fails every read is not damaged: an empty listing would look like an empty store.
 #[test]
-fn a_device_that_reads_nothing_is_not_taken_for_damage() {
+fn unreadable_device_is_not_reported_as_damage() {
     let (image, _) = subject();
     let (sim, device) = quiet(&image);
     let store = open(&device, tiny()).unwrap();

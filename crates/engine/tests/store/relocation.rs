@@ -122,7 +122,7 @@ fn a_pause_stops_moving_and_tidying() {
 
 /// A value that has no other place gets the room of groups that are being emptied.
 #[test]
-fn a_group_that_is_being_emptied_is_no_lost_room() {
+fn value_can_use_a_group_being_emptied() {
     let device = Device::new(Arc::new(MemDevice::new(4_096)));
     let (bed, left) = holey(&device);
     let mut largest = 0;
@@ -274,7 +274,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 10, ..ProptestConfig::default() })]
 
     #[test]
-    fn moving_changes_nothing_that_is_seen(
+    fn relocation_is_invisible_to_readers(
         seed in any::<u64>(), keys in 20_u64..200, operations in 60_usize..320, move_steps in 1_usize..6,
     ) {
         moves_under_load(seed, keys, operations, move_steps);

@@ -143,7 +143,7 @@ fn a_repair_reads_little_more_than_a_check() {
 /// A page that cannot be read while the check walks, and can be read when the repair writes: its blocks must not come out as free,
 /// and nothing is lost.
 #[test]
-fn a_page_that_recovers_during_a_repair_is_not_given_up() {
+fn page_that_recovers_during_repair_is_kept() {
     const OBJECTS: u64 = 4_000;
     const EIO: i32 = 5;
     let image = subject(OBJECTS);

@@ -135,7 +135,7 @@ fn a_lost_copy_of_the_superblock_is_found() {
 
 /// Writers overwrite and delete meanwhile: a value that moves during a scrub is no damage.
 #[test]
-fn a_scrub_under_load_says_nothing() {
+fn scrub_under_load_reports_nothing() {
     let sim = SimDevice::from_image(filled());
     let mut options = tiny();
     options.background = true;

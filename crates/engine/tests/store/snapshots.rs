@@ -411,7 +411,7 @@ fn snapshots_of_unusual_stores() {
 }
 
 #[test]
-fn there_are_not_too_many_snapshots() {
+fn snapshots_are_bounded() {
     let device = memory(4_096);
     let store = open(&device, tiny()).unwrap();
     let mut all: Vec<Snapshot> = (0..16).map(|_| block_on(store.snapshot()).unwrap()).collect();

@@ -286,7 +286,7 @@ fn histories_are_serializable() {
 
 /// After every crash all keys of both tablets are of one transaction, and no acknowledged transaction is lost.
 #[test]
-fn a_transaction_is_there_as_a_whole_or_not_at_all() {
+fn transactions_are_all_or_nothing() {
     let sim = formatted(320, 5);
     let sim = SimDevice::from_image(sim.image());
     let store = open(&Device::new(sim.clone()), short_batches()).unwrap();
@@ -346,7 +346,7 @@ fn reads_are_of_one_moment() {
 }
 
 #[test]
-fn versions_follow_each_other_and_a_left_transaction_does_nothing() {
+fn versions_are_consecutive_and_dropped_transaction_does_nothing() {
     let (_device, store) = memory_store(false);
     let keys = [name(0), name(1), name(2)];
     let asked = keys.clone().map(|key| (key, ReadLevel::Whole));
@@ -426,7 +426,7 @@ fn a_watch_waits_for_what_is_in_flight() {
 }
 
 #[test]
-fn a_watched_key_changes_when_its_time_is_over() {
+fn watched_key_changes_on_expiry() {
     let clock = Arc::new(ManualClock::new(1_000));
     let store = open_at(&memory(4_096), tiny(), &clock).unwrap();
     let short_lived = |until| {
@@ -460,7 +460,7 @@ fn a_watched_key_changes_when_its_time_is_over() {
 
 /// Writes of one key come between a transaction again and again; it queues, closes the queue, and completes.
 #[test]
-fn nobody_comes_between_for_ever() {
+fn contended_transaction_finishes() {
     within("a transaction among writers", || {
         let (_device, store) = memory_store(true);
         let (key, mut tries) = (name(0), 0);
@@ -490,7 +490,7 @@ fn nobody_comes_between_for_ever() {
 
 /// Transactions of many threads on one key: all of them complete, none is lost.
 #[test]
-fn everybody_gets_a_turn() {
+fn contended_transactions_all_finish() {
     within("many transactions of one key", || {
         for background in [false, true] {
             let (_device, store) = memory_store(background);
@@ -526,7 +526,7 @@ fn everybody_gets_a_turn() {
 }
 
 #[test]
-fn a_write_batch_that_is_too_large_is_refused_before_anything_is_done() {
+fn oversized_batch_is_rejected_before_any_effect() {
     let (_device, store) = memory_store(true);
     let refused = |keys: &[(ObjectKey, ReadLevel)], changes: &[Change]| {
         let decide = |_: &[Option<Object>]| Decision::Do(changes.to_vec().into(), ());

@@ -93,7 +93,7 @@ fn no_update_is_lost() {
 }
 
 #[test]
-fn an_update_sees_what_is_in_flight_and_what_is_large() {
+fn update_sees_in_flight_and_large_values() {
     let store = common::open(&memory(BLOCKS), tiny_with_threads()).unwrap();
     for bytes in [10, 3_000, 20_000, 300_000] {
         let name = key(b"k");
@@ -123,7 +123,7 @@ fn an_update_sees_what_is_in_flight_and_what_is_large() {
 const SECOND: u64 = 1_000_000_000;
 
 #[test]
-fn an_object_whose_time_is_over_does_not_exist() {
+fn expired_object_is_absent() {
     for applied in [false, true] {
         let (device, clock) = (memory(BLOCKS), Arc::new(ManualClock::new(1_000 * SECOND)));
         let store = open_at(&device, tiny(), &clock).unwrap();
@@ -184,7 +184,7 @@ fn an_object_whose_time_is_over_does_not_exist() {
 
 /// Without objects that have deadlines, the reaper reads nothing after an opening; it finds a single such object.
 #[test]
-fn the_reaper_reads_only_trees_that_have_something_for_it() {
+fn reaper_skips_trees_without_expiring_objects() {
     for with_end in [false, true] {
         let (device, clock) = (memory(BLOCKS), Arc::new(ManualClock::new(1_000 * SECOND)));
         let store = open_at(&device, tiny(), &clock).unwrap();

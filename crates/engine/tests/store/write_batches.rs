@@ -75,7 +75,7 @@ fn reopened(image: Image) -> (Device, Store) {
 
 /// After every crash all keys are of one batch, in any tablets and homes, and no acknowledged batch is lost.
 #[test]
-fn a_write_batch_is_there_as_a_whole_or_not_at_all() {
+fn write_batches_are_all_or_nothing() {
     let (sim, store) = recording();
     let keys = names();
     let tablets: std::collections::BTreeSet<bool> = keys.iter().map(|key| key.slot() < 8192).collect();
@@ -195,7 +195,7 @@ fn count_once(store: &Store, name: &ObjectKey, request_id: RequestId) -> shoal_e
 
 /// A client that does not know the outcome of a write repeats it after the crash: it counts once in every state that the crash may leave.
 #[test]
-fn a_write_that_is_repeated_after_a_crash_counts_once() {
+fn repeated_write_after_crash_is_applied_once() {
     let (sim, store) = recording();
     let name = key(b"counter");
     for sequence in 1..=40 {
@@ -297,7 +297,7 @@ fn results_are_no_objects() {
 
 /// The machine's clock was set back by more than a result's life: results are still kept.
 #[test]
-fn results_are_kept_where_the_clock_was_set_back() {
+fn results_survive_clock_set_back() {
     let device = memory(4_096);
     let open_at = |now_ns| open_at(&device, tiny(), &Arc::new(ManualClock::new(now_ns))).unwrap();
     let name = key(b"counter");
@@ -351,7 +351,7 @@ fn a_rejected_write_stays_rejected() {
 /// A batch takes effect if the rules of all its writes accept, with consecutive versions; otherwise it has no effect, and the error names
 /// the first rejected write. With a request id either result happens once.
 #[test]
-fn a_batch_of_writes_is_done_as_a_whole_or_not_at_all() {
+fn conditional_batches_are_all_or_nothing() {
     let device = memory(4_096);
     let store = open(&device, tiny()).unwrap();
     let names = names();
@@ -420,7 +420,7 @@ fn write_together(store: &Store, names: &[ObjectKey], value: &Buffer) {
 /// Clients with large batches and clients with single writes fill a store whose memtables hold eight records. Each gets its turn, and so
 /// does each write while a batch waits whose future nobody polls.
 #[test]
-fn large_batches_and_single_writes_all_get_their_turn() {
+fn large_batches_and_single_writes_all_finish() {
     const WRITES: usize = 150;
     within("large batches and single writes", || {
         let store = open(&memory(4_096), tiny_with_threads()).unwrap();
@@ -526,7 +526,7 @@ fn a_stream_with_a_request_id_is_done_once() {
 
 /// A stream and its result are one write batch: after every crash both exist or neither, and the repetition counts once.
 #[test]
-fn a_stream_that_is_repeated_after_a_crash_is_done_once() {
+fn repeated_stream_after_crash_is_applied_once() {
     const BLOCKS: u64 = 5_120;
     let sim = SimDevice::from_image(formatted(BLOCKS, 5).image());
     let store = open(&Device::new(sim.clone()), tiny()).unwrap();

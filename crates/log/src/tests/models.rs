@@ -279,7 +279,7 @@ fn explore(model: impl Fn() + Send + Sync + 'static) {
 }
 
 #[test]
-fn everybody_of_a_group_is_answered_after_its_flush() {
+fn group_commit_answers_all_after_flush() {
     explore(|| {
         let committer = Committer::new(u64::MAX);
         let other = committer.clone();
@@ -290,7 +290,7 @@ fn everybody_of_a_group_is_answered_after_its_flush() {
 }
 
 #[test]
-fn a_failed_flush_is_answered_by_unknown_and_nobody_waits_for_ever() {
+fn failed_flush_answers_all_writers_with_unknown() {
     for fails in [0, 1] {
         explore(move || {
             let committer = Committer::new(fails);
@@ -319,7 +319,7 @@ fn a_write_beside_a_flush_that_fails(fence: fn() -> Option<Fence>) {
 }
 
 #[test]
-fn a_flush_that_failed_beside_a_commit_poisons_it_or_came_later() {
+fn failed_concurrent_flush_poisons_commit() {
     a_write_beside_a_flush_that_fails(|| Some(Fence::default()));
 }
 
@@ -327,7 +327,7 @@ fn a_flush_that_failed_beside_a_commit_poisons_it_or_came_later() {
 /// the other thread has reported the failure.
 #[test]
 #[should_panic = "was acknowledged, the device keeps 0"]
-fn without_a_fence_a_write_is_acknowledged_that_the_device_lost() {
+fn without_fence_a_lost_write_is_acknowledged() {
     a_write_beside_a_flush_that_fails(|| None);
 }
 

@@ -7,7 +7,7 @@ pub(super) const METRICS: &[MetricFamily] = &[
         name: "shoal_request_duration_seconds",
         kind: Kind::Histogram,
         labels: &["frontend", "operation", "result"],
-        help: "Requests, from when they were there to when their answer was handed to the connection",
+        help: "Requests, from their arrival until their answer was passed to the connection",
         read: |now, samples| {
             for frontend in &now.frontends {
                 for counts in &frontend.requests {
@@ -21,7 +21,7 @@ pub(super) const METRICS: &[MetricFamily] = &[
         name: "shoal_received_bytes_total",
         kind: Kind::Counter,
         labels: &["frontend"],
-        help: "Bytes of requests as the protocol has them, without those of TLS",
+        help: "Bytes of requests in the protocol, without the overhead of TLS",
         read: |now, samples| {
             now.frontends
                 .iter()
@@ -32,7 +32,7 @@ pub(super) const METRICS: &[MetricFamily] = &[
         name: "shoal_sent_bytes_total",
         kind: Kind::Counter,
         labels: &["frontend"],
-        help: "Bytes of answers as the protocol has them, without those of TLS",
+        help: "Bytes of answers in the protocol, without the overhead of TLS",
         read: |now, samples| {
             now.frontends
                 .iter()
@@ -78,7 +78,7 @@ pub(super) const METRICS: &[MetricFamily] = &[
         name: "shoal_request_memory_bytes",
         kind: Kind::Gauge,
         labels: &["frontend"],
-        help: "Memory of requests and answers under way, that promised to answers included",
+        help: "Memory of requests and answers in progress, including memory reserved for answers",
         read: |now, samples| {
             for frontend in &now.frontends {
                 samples.with([frontend.name], frontend.connections.memory_bytes as f64);

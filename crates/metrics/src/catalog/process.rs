@@ -21,14 +21,14 @@ pub(super) const METRICS: &[MetricFamily] = &[
         name: "shoal_memory_limit_bytes",
         kind: Kind::Gauge,
         labels: &[],
-        help: "The memory that the server may take (`--memory`)",
+        help: "The memory limit of the server (`--memory`)",
         read: |now, samples| samples.count(now.memory.total),
     },
     MetricFamily {
         name: "shoal_memory_part_bytes",
         kind: Kind::Gauge,
         labels: &["part"],
-        help: "The most memory of each part of the server; the parts together are at most shoal_memory_limit_bytes",
+        help: "The memory limit of each part of the server; their sum is at most shoal_memory_limit_bytes",
         read: |now, samples| {
             now.memory.parts.iter().for_each(|(part, bytes)| samples.with([part.as_str()], *bytes as f64));
         },
@@ -65,7 +65,7 @@ pub(super) const METRICS: &[MetricFamily] = &[
         name: "process_max_fds",
         kind: Kind::Gauge,
         labels: &[],
-        help: "File descriptors that the system allows; left out if there is no limit",
+        help: "Limit of file descriptors; absent if there is none",
         read: |now, samples| now.process.open_files_max.into_iter().for_each(|most| samples.count(most)),
     },
     MetricFamily {
@@ -79,7 +79,7 @@ pub(super) const METRICS: &[MetricFamily] = &[
         name: "process_start_time_seconds",
         kind: Kind::Gauge,
         labels: &[],
-        help: "Start time of the process, in seconds of the Unix epoch",
+        help: "Start time of the process, in Unix time",
         read: |now, samples| samples.one(now.process.started_s),
     },
 ];

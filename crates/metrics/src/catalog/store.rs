@@ -27,63 +27,63 @@ pub(super) const METRICS: &[MetricFamily] = &[
         name: "shoal_objects",
         kind: Kind::Gauge,
         labels: &[],
-        help: "Objects, with those that only the log holds, and with expired ones until they are deleted: about, for the few seconds until the next checkpoint, as it is not known whether a write is over an object",
+        help: "Objects, including those that are only in the log and expired ones that are not deleted yet; approximate until the next checkpoint, because a write may replace an object",
         read: |now, samples| now.stat(|stat| samples.count(stat.objects_with_log())),
     },
     MetricFamily {
         name: "shoal_expiring_objects",
         kind: Kind::Gauge,
         labels: &[],
-        help: "Objects in the trees that have a time to live, expired ones that are not deleted yet included",
+        help: "Objects in the trees with a time to live, including expired ones that are not deleted yet",
         read: |now, samples| now.stat(|stat| samples.count(stat.expiring)),
     },
     MetricFamily {
         name: "shoal_results",
         kind: Kind::Gauge,
         labels: &[],
-        help: "Stored results of writes with a request id, which are kept for half an hour and are no objects: about, like shoal_objects",
+        help: "Stored results of writes with a request id, which are kept for half an hour and are no objects; approximate like shoal_objects",
         read: |now, samples| now.stat(|stat| samples.count(stat.results)),
     },
     MetricFamily {
         name: "shoal_no_room",
         kind: Kind::Gauge,
         labels: &[],
-        help: "1 if writes within the data file find no room, as its file system is full, a quota or a limit is reached; 0 otherwise",
+        help: "1 if writes within the data file fail because its file system is full or a quota or limit is reached; 0 otherwise",
         read: |now, samples| now.stat(|stat| samples.count(u64::from(stat.no_room.is_some()))),
     },
     MetricFamily {
         name: "shoal_read_only",
         kind: Kind::Gauge,
         labels: &[],
-        help: "1 if the store takes no more writes, as the device failed one; 0 otherwise",
+        help: "1 if the store is read-only because the device failed a write; 0 otherwise",
         read: |now, samples| now.stat(|stat| samples.count(u64::from(stat.poisoned.is_some()))),
     },
     MetricFamily {
         name: "shoal_cannot_grow",
         kind: Kind::Gauge,
         labels: &[],
-        help: "1 if the data file could not grow at the last attempt, as its file system, a quota or a limit has no room; 0 otherwise",
+        help: "1 if the last attempt to grow the data file failed because its file system is full or a quota or limit is reached; 0 otherwise",
         read: |now, samples| now.stat(|stat| samples.count(u64::from(stat.cannot_grow.is_some()))),
     },
     MetricFamily {
         name: "shoal_size_bytes",
         kind: Kind::Gauge,
         labels: &[],
-        help: "The cap: the size that the store may grow to",
+        help: "The cap: the maximum size of the store",
         read: |now, samples| now.stat(|stat| samples.count(bytes(stat.blocks_max))),
     },
     MetricFamily {
         name: "shoal_space_bytes",
         kind: Kind::Gauge,
         labels: &["class"],
-        help: "The cap by use: see below; the classes together are shoal_size_bytes",
+        help: "The cap by use; the sum of the classes is shoal_size_bytes",
         read: |now, samples| now.stat(|stat| space(stat, samples)),
     },
     MetricFamily {
         name: "shoal_live_value_bytes",
         kind: Kind::Gauge,
         labels: &[],
-        help: "Bytes of the values in the trees, stored results included",
+        help: "Bytes of the values in the trees, including stored results",
         read: |now, samples| now.stat(|stat| samples.count(stat.live_value_bytes)),
     },
     MetricFamily {
@@ -97,7 +97,7 @@ pub(super) const METRICS: &[MetricFamily] = &[
         name: "shoal_packed_bytes",
         kind: Kind::Gauge,
         labels: &["part"],
-        help: "Packed runs of small values: all of them, and the values in them that are alive",
+        help: "Packed runs of small values: their size, and the live values in them",
         read: |now, samples| {
             now.stat(|stat| {
                 samples.with(["all"], bytes(stat.packed_blocks) as f64);
@@ -116,14 +116,14 @@ pub(super) const METRICS: &[MetricFamily] = &[
         name: "shoal_log_used_bytes",
         kind: Kind::Gauge,
         labels: &[],
-        help: "The log between its tail and its head, which a start replays",
+        help: "The log between its tail and its head, which is replayed at a start",
         read: |now, samples| now.stat(|stat| samples.count(bytes(stat.log_used_blocks))),
     },
     MetricFamily {
         name: "shoal_unapplied_records",
         kind: Kind::Gauge,
         labels: &[],
-        help: "Records that only the log and the memtables hold",
+        help: "Records that are only in the log and the memtables",
         read: |now, samples| now.stat(|stat| samples.count(stat.memtable_records)),
     },
     MetricFamily {
@@ -137,7 +137,7 @@ pub(super) const METRICS: &[MetricFamily] = &[
         name: "shoal_operations_total",
         kind: Kind::Counter,
         labels: &["operation"],
-        help: "Operations of the store itself, whichever frontend asked for them; expire: objects whose time was over",
+        help: "Operations of the store, from all frontends; expire: objects deleted by expiry",
         read: |now, samples| {
             now.stat(|stat| {
                 samples.with(["put"], stat.puts as f64);
@@ -151,21 +151,21 @@ pub(super) const METRICS: &[MetricFamily] = &[
         name: "shoal_value_written_bytes_total",
         kind: Kind::Counter,
         labels: &[],
-        help: "Bytes of values that were put",
+        help: "Bytes of values that were written",
         read: |now, samples| now.stat(|stat| samples.count(stat.value_bytes_written)),
     },
     MetricFamily {
         name: "shoal_value_read_bytes_total",
         kind: Kind::Counter,
         labels: &[],
-        help: "Bytes of values that were got",
+        help: "Bytes of values that were read",
         read: |now, samples| now.stat(|stat| samples.count(stat.value_bytes_read)),
     },
     MetricFamily {
         name: "shoal_commit_batches_total",
         kind: Kind::Counter,
         labels: &[],
-        help: "Batches of the log that were made durable: one flush each",
+        help: "Batches of the log that were made durable, with one flush each",
         read: |now, samples| now.stat(|stat| samples.count(stat.batches)),
     },
     MetricFamily {
@@ -179,7 +179,7 @@ pub(super) const METRICS: &[MetricFamily] = &[
         name: "shoal_commit_duration_seconds",
         kind: Kind::Histogram,
         labels: &[],
-        help: "Batches of the log with records, from the beginning of their writing to the end of their flush",
+        help: "Batches of the log with records, from the start of the write to the end of the flush",
         read: |now, samples| now.stat(|stat| samples.durations([], &stat.commit_times)),
     },
     MetricFamily {
@@ -200,21 +200,21 @@ pub(super) const METRICS: &[MetricFamily] = &[
         name: "shoal_tablet_layers_max",
         kind: Kind::Gauge,
         labels: &[],
-        help: "Layers of the tablet that has most of them: a get may look into each",
+        help: "Layers of the tablet with the most layers: a get may search each of them",
         read: |now, samples| now.stat(|stat| samples.count(stat.layers_most)),
     },
     MetricFamily {
         name: "shoal_layer_entries",
         kind: Kind::Gauge,
         labels: &[],
-        help: "Entries in layers, those of deletes included: a compaction brings them into the base",
+        help: "Entries in layers, including tombstones; compactions move them into the base",
         read: |now, samples| now.stat(|stat| samples.count(stat.layer_entries)),
     },
     MetricFamily {
         name: "shoal_layer_merges_total",
         kind: Kind::Counter,
         labels: &[],
-        help: "Compactions of layers that ended, into the base or among layers",
+        help: "Finished compactions of layers, into the base or among layers",
         read: |now, samples| now.stat(|stat| samples.count(stat.merges)),
     },
     MetricFamily {
@@ -228,14 +228,14 @@ pub(super) const METRICS: &[MetricFamily] = &[
         name: "shoal_apply_pause_seconds_total",
         kind: Kind::Counter,
         labels: &[],
-        help: "Time in which applies paused for late compactions: more than a few percent mean that the load is at the limit of the machine",
+        help: "Time for which applies paused because compactions were late: more than a few percent means that the load is at the limit of the machine",
         read: |now, samples| now.stat(|stat| samples.one(stat.paused_ns as f64 / 1e9)),
     },
     MetricFamily {
         name: "shoal_written_bytes_total",
         kind: Kind::Counter,
         labels: &["kind"],
-        help: "Bytes written to the device by purpose: the log, pages of trees, values going home, values with separate extents, growth of the file",
+        help: "Bytes written to the device by purpose: the log, pages of trees, values written by applies, values with separate extents, growth of the file",
         read: |now, samples| {
             now.stat(|stat| {
                 samples.with(["log"], bytes(stat.log_blocks_written) as f64);
@@ -250,57 +250,56 @@ pub(super) const METRICS: &[MetricFamily] = &[
         name: "shoal_cache_size_bytes",
         kind: Kind::Gauge,
         labels: &[],
-        help: "The cache",
+        help: "Size of the cache",
         read: |now, samples| now.stat(|stat| samples.count(bytes(stat.pool.frames as u64))),
     },
     MetricFamily {
         name: "shoal_cache_used_bytes",
         kind: Kind::Gauge,
         labels: &[],
-        help: "The part of it in use",
+        help: "Part of the cache in use",
         read: |now, samples| now.stat(|stat| samples.count(bytes(stat.pool.frames_used as u64))),
     },
     MetricFamily {
         name: "shoal_cache_pinned_bytes",
         kind: Kind::Gauge,
         labels: &[],
-        help: "The part of it that is being read or sent, and cannot be evicted",
+        help: "Part of the cache that is being read or sent and cannot be evicted",
         read: |now, samples| now.stat(|stat| samples.count(bytes(stat.pool.frames_pinned as u64))),
     },
     MetricFamily {
         name: "shoal_cache_hits_total",
         kind: Kind::Counter,
         labels: &[],
-        help: "Units of the cache that were asked for and found; reads of a value that the thread itself keeps (the read cache) are not in it",
+        help: "Lookups of units that hit the cache; values from a thread's read cache are not counted",
         read: |now, samples| now.stat(|stat| samples.count(stat.pool.hits + stat.pool.queue_hits)),
     },
     MetricFamily {
         name: "shoal_cache_misses_total",
         kind: Kind::Counter,
         labels: &[],
-        help: "Units that had to be read from the device, or were on their way",
+        help: "Lookups of units that missed the cache or joined a read in progress",
         read: |now, samples| now.stat(|stat| samples.count(stat.pool.misses + stat.pool.coalesced)),
     },
     MetricFamily {
         name: "shoal_cache_index_misses_total",
         kind: Kind::Counter,
         labels: &[],
-        help: "Inner pages of trees among them: more than a few for each hundred gets mean that the cache is too small for the \
-               index",
+        help: "Misses of inner pages of trees: more than a few per hundred gets mean that the cache is too small for the index",
         read: |now, samples| now.stat(|stat| samples.count(stat.pool.index_misses)),
     },
     MetricFamily {
         name: "shoal_cache_evictions_total",
         kind: Kind::Counter,
         labels: &[],
-        help: "Units that were thrown out",
+        help: "Units that were evicted",
         read: |now, samples| now.stat(|stat| samples.count(stat.pool.evictions)),
     },
     MetricFamily {
         name: "shoal_cache_read_seconds_total",
         kind: Kind::Counter,
         labels: &[],
-        help: "Time of the cache's reads of the device, all together",
+        help: "Total time of the cache's reads from the device",
         read: |now, samples| now.stat(|stat| samples.one(stat.pool.read_us as f64 / 1e6)),
     },
     MetricFamily {
@@ -382,28 +381,28 @@ pub(super) const METRICS: &[MetricFamily] = &[
         name: "shoal_compaction_moved_bytes_total",
         kind: Kind::Counter,
         labels: &[],
-        help: "Bytes of values that gc moved out of packed runs that are mostly dead",
+        help: "Bytes of values that gc moved out of mostly dead packed runs",
         read: |now, samples| now.stat(|stat| samples.count(stat.moved_bytes)),
     },
     MetricFamily {
         name: "shoal_discarded_bytes_total",
         kind: Kind::Counter,
         labels: &[],
-        help: "Bytes that were given back to the device",
+        help: "Bytes discarded on the device",
         read: |now, samples| now.stat(|stat| samples.count(stat.bytes_discarded)),
     },
     MetricFamily {
         name: "shoal_scrub_passes_total",
         kind: Kind::Counter,
         labels: &[],
-        help: "Passes of scrubs that ended",
+        help: "Finished passes of scrubs",
         read: |now, samples| now.stat(|stat| samples.count(stat.scrub_passes)),
     },
     MetricFamily {
         name: "shoal_scrub_read_bytes_total",
         kind: Kind::Counter,
         labels: &[],
-        help: "Bytes that scrubs read",
+        help: "Bytes read by scrubs",
         read: |now, samples| now.stat(|stat| samples.count(stat.scrub_bytes)),
     },
     MetricFamily {
@@ -417,7 +416,7 @@ pub(super) const METRICS: &[MetricFamily] = &[
         name: "shoal_scrub_last_end_timestamp_seconds",
         kind: Kind::Gauge,
         labels: &[],
-        help: "End of the last pass of a scrub, in seconds of the Unix epoch; left out if none ended since the store was opened",
+        help: "End of the last pass of a scrub, in Unix time; absent if none has finished since the store was opened",
         read: |now, samples| {
             now.stat(|stat| {
                 if stat.scrub_ended_ns > 0 {
@@ -430,7 +429,7 @@ pub(super) const METRICS: &[MetricFamily] = &[
         name: "shoal_backup_last_timestamp_seconds",
         kind: Kind::Gauge,
         labels: &[],
-        help: "The moment of the last backup that was sent and lacks nothing, in seconds of the Unix epoch; left out if there was none",
+        help: "Time of the last complete backup, in Unix time; absent if there was none",
         read: |now, samples| {
             now.stat(|stat| {
                 if let Some(backup) = stat.last_backup {
@@ -443,7 +442,7 @@ pub(super) const METRICS: &[MetricFamily] = &[
         name: "shoal_backup_last_version",
         kind: Kind::Gauge,
         labels: &[],
-        help: "The version of the store at that moment; left out if there was none",
+        help: "Version of the store in that backup; absent if there was none",
         read: |now, samples| {
             now.stat(|stat| {
                 if let Some(backup) = stat.last_backup {
@@ -456,7 +455,7 @@ pub(super) const METRICS: &[MetricFamily] = &[
         name: "shoal_damaged_ranges",
         kind: Kind::Gauge,
         labels: &[],
-        help: "Damaged ranges of keys that reads and listings met since the store was opened",
+        help: "Damaged ranges of keys found by reads and listings since the store was opened",
         read: |now, samples| now.stat(|stat| samples.count(stat.damaged_ranges)),
     },
     MetricFamily {
@@ -470,7 +469,7 @@ pub(super) const METRICS: &[MetricFamily] = &[
         name: "shoal_repair_losses",
         kind: Kind::Gauge,
         labels: &["kind"],
-        help: "Objects that a repair lost, brought to an older state or brought back, and that nobody has acknowledged",
+        help: "Objects lost, reverted or resurrected by a repair and not acknowledged",
         read: |now, samples| {
             now.stat(|stat| {
                 samples.with(["lost"], stat.losses.lost as f64);
@@ -483,14 +482,14 @@ pub(super) const METRICS: &[MetricFamily] = &[
         name: "shoal_clock_steps_total",
         kind: Kind::Counter,
         labels: &[],
-        help: "How often somebody set the wall clock",
+        help: "Number of times the wall clock was set",
         read: |now, samples| now.stat(|stat| samples.count(stat.clock_steps)),
     },
     MetricFamily {
         name: "shoal_clock_skew_seconds",
         kind: Kind::Gauge,
         labels: &[],
-        help: "By how much the wall clock was set since the store was opened, all together; below 0: back. Absolute deadlines follow it",
+        help: "Total change of the wall clock since the store was opened, negative if it was set back; absolute deadlines follow it",
         read: |now, samples| now.stat(|stat| samples.one(stat.clock_skew_ns as f64 / 1e9)),
     },
 ];

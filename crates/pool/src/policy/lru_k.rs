@@ -223,7 +223,7 @@ mod unit_tests {
 
     /// A unit that is read often, but fewer than k times so far, stays longer than a newer unit that was read once.
     #[test]
-    fn of_few_accesses_the_last_one_decides() {
+    fn with_few_accesses_the_last_one_decides() {
         let slots = slots(4);
         let policy = policy(&slots, 3, 64);
         policy.entered(&slots[0], 0, Hint::Lookup);

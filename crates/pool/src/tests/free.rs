@@ -31,7 +31,7 @@ fn all_or_nothing_and_neighbours_stay_together() {
 }
 
 #[test]
-fn a_stack_that_changed_and_came_back_is_noticed() {
+fn free_list_detects_aba() {
     let free = FreeList::new(3);
     let all = free.take(3).unwrap();
     free.give(all);
@@ -51,7 +51,7 @@ fn a_stack_that_changed_and_came_back_is_noticed() {
 }
 
 #[test]
-fn no_frame_is_given_twice() {
+fn no_frame_is_allocated_twice() {
     const FRAMES: u32 = 32;
     let rounds = if cfg!(miri) { 50 } else { 20_000 };
     let free = Arc::new(FreeList::new(FRAMES));

@@ -58,7 +58,7 @@ pub(super) fn slow_down(pool: &Pool, device: &TestDevice) {
 
 /// Both threads found the page before either latched it.
 #[test]
-fn of_two_that_have_a_page_pinned_one_latches_it() {
+fn one_of_two_pinners_latches_the_page() {
     let (pool, _device) = zeroed(4, 8);
     let [one, two] = [1, 1].map(|block| block_on(pool.read(block, Hint::Lookup)).unwrap());
     let mut first = Box::pin(pool.latched(one));
@@ -130,7 +130,7 @@ fn a_flush_answers_for_its_own_writes_only() {
 }
 
 #[test]
-fn a_flush_writes_neighbours_in_one_request_and_says_what_failed() {
+fn flush_merges_neighbours_and_reports_failures() {
     let (pool, device) = zeroed(8, 8);
     for block in 0..4 {
         put(&mut run(pool.write(block, Hint::Lookup)).unwrap(), block + 10);
@@ -178,7 +178,7 @@ fn a_request_that_waits_for_unwritable_pages_pauses_and_gets_the_error() {
 /// Ten writes at a time, however many waited: on a device that is fast at reading and slow at writing sixteen threads waited
 /// for each other's frames.
 #[test]
-fn the_more_requests_wait_for_frames_the_more_pages_are_written() {
+fn write_back_scales_with_waiting_requests() {
     let (pool, device) = zeroed_with(PoolOptions { pin_wait_ms: 10_000, ..PoolOptions::new(64) }, 128);
     for block in 0..64 {
         put(&mut run(pool.write(block, Hint::Lookup)).unwrap(), block + 1);

@@ -110,7 +110,7 @@ fn submitted_fetches_share_one_read() {
 }
 
 #[test]
-fn a_dropped_loader_strands_nobody() {
+fn dropped_loader_does_not_strand_waiters() {
     let (pool, device) = pool_of(8, 20);
     device.hold();
     let mut loader = Box::pin(pool.fetch(page_unit(5, 0), Hint::Lookup));
@@ -127,7 +127,7 @@ fn a_dropped_loader_strands_nobody() {
 }
 
 #[test]
-fn a_load_that_everybody_left_ends_by_itself() {
+fn abandoned_load_finishes() {
     let (pool, device) = pool_of(8, 20);
     device.hold();
     let mut fetch = Box::pin(pool.fetch(page_unit(5, 0), Hint::Lookup));
@@ -142,7 +142,7 @@ fn a_load_that_everybody_left_ends_by_itself() {
 }
 
 #[test]
-fn a_read_of_a_reused_block_that_nobody_waits_for_is_no_damage() {
+fn unawaited_read_of_reused_block_is_not_damage() {
     let (pool, device) = pool_of(8, 20);
     device.hold();
     let mut fetch = Box::pin(pool.fetch(page_unit(5, 0), Hint::Lookup));
@@ -167,7 +167,7 @@ fn a_finished_load_that_was_not_collected_gives_its_pin_back() {
 }
 
 #[test]
-fn an_error_reaches_everybody_and_leaves_nothing() {
+fn load_error_reaches_all_waiters() {
     let (pool, device) = pool_of(8, 20);
     device.fail_reads(5, true);
     device.hold();
@@ -183,7 +183,7 @@ fn an_error_reaches_everybody_and_leaves_nothing() {
 }
 
 #[test]
-fn damage_is_noticed_and_not_kept() {
+fn damage_is_detected_and_not_cached() {
     let (pool, device) = pool_of(8, 20);
     let mut page = content(5, 0);
     page[2000] ^= 4;
@@ -269,7 +269,7 @@ fn an_error_of_a_read_in_place_reaches_the_task_that_waited_for_it() {
 }
 
 #[test]
-fn one_bad_block_does_not_hurt_its_neighbours() {
+fn bad_block_does_not_affect_neighbours() {
     let (pool, device) = pool_of(8, 20);
     device.fail_reads(6, true);
     let units: Vec<_> = (4..9).map(|block| page_unit(block, 0)).collect();

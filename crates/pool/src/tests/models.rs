@@ -144,7 +144,7 @@ fn an_eviction_waits_for_readers() {
 }
 
 #[test]
-fn no_update_is_lost_and_no_reader_sees_half_of_one() {
+fn updates_are_not_lost_or_torn() {
     race(
         |page| (page.look(), u32::from(page.add_one())),
         |page| u32::from(page.add_one()),
@@ -295,7 +295,7 @@ impl Sided {
 /// Threads move a page to a side buffer, evict it and bring it back: no image is lost, and the device's image never
 /// becomes older.
 #[test]
-fn an_image_that_is_aside_is_the_page() {
+fn side_image_serves_the_page() {
     let mut few_switches = loom::model::Builder::new();
     few_switches.preemption_bound = Some(3);
     few_switches.check(|| {
@@ -318,7 +318,7 @@ fn an_image_that_is_aside_is_the_page() {
 }
 
 #[test]
-fn no_frame_is_given_twice() {
+fn no_frame_is_allocated_twice() {
     // All schedules would take minutes.
     let mut few_switches = loom::model::Builder::new();
     few_switches.preemption_bound = Some(3);

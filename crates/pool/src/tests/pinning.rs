@@ -68,7 +68,7 @@ fn a_try_fetch_does_not_wait_for_a_frame() {
 }
 
 #[test]
-fn an_unpin_lets_a_waiting_fetch_go_on() {
+fn unpin_wakes_waiting_fetch() {
     let (pool, _device) = pool_with(PoolOptions { pin_wait_ms: 100_000, ..PoolOptions::new(8) }, 40);
     for blocking in [false, true] {
         let pins: Vec<_> =

@@ -54,7 +54,7 @@ fn a_frame_is_free_before_its_page_is_written_and_the_page_is_served() {
 }
 
 #[test]
-fn a_page_that_comes_back_is_not_read_and_the_newest_image_wins() {
+fn evicted_page_returns_from_side_buffer() {
     let (pool, device) = two_dirty(1);
     drop(poll_once(&mut Box::pin(pool.create(7, Hint::Lookup))));
     let aside = (0..2).find(|&block| !pool.is_resident(&crate::Unit::mutable(block).id)).unwrap();
@@ -83,7 +83,7 @@ fn a_page_that_comes_back_is_not_read_and_the_newest_image_wins() {
 
 /// Flushes of several pages at the same time do not take each other's errors.
 #[test]
-fn a_flush_tells_the_error_of_its_own_page() {
+fn flush_reports_error_of_its_page() {
     let (pool, device) = two_dirty(0);
     device.fail_writes(0, true);
     let (mut bad, mut good) = (Box::pin(pool.flush_page(0)), Box::pin(pool.flush_page(1)));
@@ -96,7 +96,7 @@ fn a_flush_tells_the_error_of_its_own_page() {
 }
 
 #[test]
-fn an_image_that_cannot_be_written_is_the_page() {
+fn unwritable_image_keeps_serving_the_page() {
     for flushed in [false, true] {
         let (pool, device) = two_dirty(2);
         (0..2).for_each(|block| device.fail_writes(block, true));

@@ -26,7 +26,7 @@ fn the_life_of_a_unit() {
 }
 
 #[test]
-fn the_doomed_are_freed_by_their_last_reader() {
+fn retired_units_are_freed_by_last_reader() {
     let word = Word::default();
     word.publish(2);
     assert!(word.pin(true));

@@ -57,7 +57,7 @@ fn more_pages_than_frames() {
 }
 
 #[test]
-fn only_so_much_is_in_flight() {
+fn bytes_in_flight_are_bounded_by_writer() {
     let (pool, device) = pool_of(64, 64);
     let options = WriterOptions { in_flight_bytes_max: 8 * BLOCK_BYTES, request_bytes_max: 2 * BLOCK_BYTES };
     let mut writer = pool.writer(options);
@@ -146,7 +146,7 @@ fn a_page_inherits_the_residency_of_the_one_that_it_replaces() {
 }
 
 #[test]
-fn a_rewritten_block_forgets_its_former_life() {
+fn rewritten_block_drops_cached_page() {
     let (pool, _device) = pool_of(8, 20);
     let old = run(pool.fetch(page_unit(5, 0), Hint::Lookup)).unwrap();
     let mut writer = pool.writer(WriterOptions::default());
@@ -215,7 +215,7 @@ fn the_pool_may_go_before_its_writes() {
 }
 
 #[test]
-fn readers_that_hold_every_frame_stop_the_writer_for_a_time_only() {
+fn writer_waits_while_readers_hold_every_frame() {
     let (pool, _device) = pool_of(4, 64);
     let pins: Vec<_> =
         (0..4).map(|block| run(pool.fetch(page_unit(block, 0), Hint::Lookup)).unwrap()).collect();

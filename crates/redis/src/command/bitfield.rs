@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn a_written_number_is_read_at_any_place_and_leaves_the_rest() {
+    fn integer_round_trips_at_any_bit_offset() {
         for text in ["u1", "i1", "u5", "i7", "u8", "i16", "u33", "u63", "i64"] {
             let kind = kind(text);
             let (least, most) = kind.least_and_most();
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_that_does_not_fit_wraps_saturates_or_is_left_out() {
+    fn overflow_wraps_saturates_or_fails() {
         let fit = |text: &str, overflow: Overflow, number| overflow.fit(kind(text), number);
         assert_eq!(fit("u8", Overflow::Wrap, 257), Some(1));
         assert_eq!(fit("u8", Overflow::Wrap, -1), Some(255));

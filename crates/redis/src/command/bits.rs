@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn masks_hold_what_is_meant_as_bit_by_bit() {
+    fn masks_match_bit_by_bit() {
         let value = [0b1010_0110, 0b0000_1111, 0xFF, 0];
         for first in 0..32 {
             for end in first + 1..=32 {
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn behind_the_string_all_is_zero_where_no_end_was_given() {
+    fn bits_after_end_read_as_zero() {
         assert_eq!(position(&[0xFF; 3], false, Part::WHOLE, false), 24);
         assert_eq!(position(&[0xFF; 3], false, Part::WHOLE, true), -1);
         assert_eq!(position(&[0; 3], true, Part::WHOLE, false), -1);

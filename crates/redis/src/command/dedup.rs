@@ -1,6 +1,6 @@
 //! Writes that are done once, even if a client sends them several times: `SHOAL.SESSION <session> <sequence> <command ...>`.
 //!
-//! The command's answer is kept with the write (R17 of the engine, `kept.rs`), so that a repetition gets the same answer.
+//! The command's answer is kept with the write (R17 of the engine, `stored_answer.rs`), so that a repetition gets the same answer.
 //! Commands that write no keys are refused.
 
 use bytes::Bytes;

@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn moments_that_cannot_be_are_refused() {
+    fn impossible_expire_times_are_rejected() {
         assert_eq!(Unit::Seconds.moment_ms(10, 1_000), Some(11_000));
         assert_eq!(Unit::Seconds.moment_ms(i64::MAX / 1000 + 1, 0), None);
         assert_eq!(Unit::Milliseconds.moment_ms(i64::MAX - 5, 10), None);

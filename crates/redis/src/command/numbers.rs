@@ -5,7 +5,7 @@ use shoal_engine::{Change, Object, ReadLevel};
 use super::call::{Call, NOT_AN_INTEGER, Outcome};
 use super::write::new_value;
 use crate::answer::Answer;
-use crate::number;
+use crate::decimal;
 
 const NOT_A_FLOAT: &str = "ERR value is not a valid float";
 
@@ -43,10 +43,10 @@ pub(super) async fn count(call: Call, amount: i64) -> Outcome {
 }
 
 pub(super) async fn incrbyfloat(call: Call) -> Outcome {
-    let amount = number::parse(call.word(2)).ok_or(NOT_A_FLOAT)?;
+    let amount = decimal::parse(call.word(2)).ok_or(NOT_A_FLOAT)?;
     call.update(ReadLevel::Value, |object| {
         let text = object.map_or_else(|| b"0".to_vec(), |object| object.value.to_vec());
-        let Some(before) = number::parse(&text) else {
+        let Some(before) = decimal::parse(&text) else {
             return (Change::NoChange, Answer::error(NOT_A_FLOAT));
         };
         match before.add(amount) {

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use shoal_base::{BLOCK_BYTES, glob};
 
 use super::call::{Call, ConnectionState, Outcome, Part, integer, is};
-use super::{cluster, figures, scan};
+use super::{cluster, info, scan};
 use crate::answer::{Answer, Failed};
 use crate::options::Durability;
 use shoal_metrics::Usage;
@@ -149,13 +149,13 @@ pub(super) async fn info(call: Call) -> Outcome {
         ("clients", about_clients),
         ("memory", about_memory),
         ("persistence", about_persistence),
-        ("stats", figures::about_stats),
-        ("latencystats", figures::about_latency),
+        ("stats", info::about_stats),
+        ("latencystats", info::about_latency),
         ("replication", about_replication),
         ("cpu", about_cpu),
         ("cluster", about_cluster),
         ("damage", about_damage),
-        ("shoal", figures::about_store),
+        ("shoal", info::about_store),
     ];
     let words = call.rest(1);
     let all = words.is_empty()

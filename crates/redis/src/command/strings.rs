@@ -1,4 +1,5 @@
-//! Strings: values as a whole, and parts of them.
+//! Strings: values as a whole, and parts of them. GETs and SETs of short values usually take the fast path instead
+//! (`connection/fast_path.rs`).
 
 use std::pin::pin;
 

@@ -17,8 +17,8 @@ use shoal_metrics::Operation;
 use super::call::{Call, Command, Keys, Order, Part, Run, RunNow, Task};
 use super::expiry::Unit;
 use super::{
-    bitfield, bits, client, cluster, dedup, expiry, keys, listing, numbers, scan, server, session, strings,
-    transactions, versions,
+    bitfield, bits, client, cluster, command_info, dedup, expiry, keys, numbers, scan, server, session,
+    strings, transactions, versions,
 };
 use crate::answer::Answer;
 
@@ -56,7 +56,7 @@ pub(crate) static COMMANDS: &[Command] = &[
     family("cluster", Order::Free, cluster::PARTS, cluster::cluster),
     Command {
         arity: -1,
-        ..family("command", Order::Free, listing::PARTS, |_, call| listing::command(call, COMMANDS))
+        ..family("command", Order::Free, command_info::PARTS, |_, call| command_info::command(call, COMMANDS))
     },
     family("config", Order::Free, server::CONFIG_PARTS, server::config),
     write("copy", -3, Keys::TWO, |call| Box::pin(keys::copy(call))),
@@ -240,7 +240,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_places_of_a_command_have_it() {
+    fn listed_places_name_the_example_command() {
         let root = std::path::Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."));
         assert_eq!(lacking(root, include_str!("table.rs"), "getrange"), [""; 0]);
     }
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_are_found_where_they_stand() {
+    fn key_positions_match_redis() {
         let words: Vec<Bytes> =
             ["mset", "a", "1", "b", "2"].iter().map(|word| Bytes::from_static(word.as_bytes())).collect();
         let of = |keys: Keys, words: &[Bytes]| keys.of(words).cloned().collect::<Vec<_>>();

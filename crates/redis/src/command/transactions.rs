@@ -22,7 +22,7 @@ use super::call::{
 use super::write;
 use crate::answer::{Answer, Failed};
 use crate::frontend::FrontendRef;
-use crate::kept;
+use crate::stored_answer;
 use crate::working_set::{WorkingSet, more_of};
 
 /// Keys that a connection watches at a time.
@@ -109,7 +109,7 @@ pub(super) fn multi(session: &mut ConnectionState, _call: &Call) -> Result<Answe
     Ok(Answer::Ok)
 }
 
-/// If there are queued commands, the connection executes them (`Connection::begin`).
+/// If there are queued commands, the connection executes them (`Connection::start`).
 pub(super) fn exec(_session: &mut ConnectionState, _call: &Call) -> Result<Answer, Failed> {
     Err("ERR EXEC without MULTI".into())
 }
@@ -199,7 +199,7 @@ pub(crate) async fn execute(
     let calls = transaction.calls;
     let mut keys = keys_of(&frontend, &calls);
     let keep = |ran: &Ran| match ran {
-        Ran::Answers(answers) => kept::encode_all(answers),
+        Ran::Answers(answers) => stored_answer::encode_all(answers),
         Ran::Lacks(_) | Ran::TooMuch => Vec::new(),
     };
     loop {
@@ -223,7 +223,7 @@ pub(crate) async fn execute(
             }
             Transacted::Changed => return Ok(Answer::NullArray.into()),
             Transacted::Before { version, answer } => {
-                return Ok(kept::answer_of(answer.as_ref(), version.0)?.into());
+                return Ok(stored_answer::answer_of(answer.as_ref(), version.0)?.into());
             }
             Transacted::Left(_) | Transacted::Done(_) => {
                 let most = frontend.options.limits.reply_bytes_max;

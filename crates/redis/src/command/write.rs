@@ -1,4 +1,5 @@
-//! All calls of the engine that write.
+//! All calls of the engine that write, for the commands of every family. Next: `write/try_write.rs` of the engine for
+//! [`try_sets`], `write/put.rs` for the others.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -14,8 +15,8 @@ use smallvec::SmallVec;
 use super::call::{Call, Finished, Outcome, Scope, is};
 use crate::answer::{Answer, Failed};
 use crate::frontend::Frontend;
-use crate::kept;
 use crate::memory::{LONG_BYTES, Room};
+use crate::stored_answer;
 
 /// SETs with their places in the order of writes.
 pub(crate) struct Placed {
@@ -199,8 +200,10 @@ impl Call {
             let (changes, answer) = decide(objects);
             Decision::Do(changes.into(), answer)
         };
-        match transact(&self.frontend, (keys, &[]), request_id, decide, kept::encode).await? {
-            Transacted::Before { version, answer } => Ok(kept::answer_of(answer.as_ref(), version.0)?.into()),
+        match transact(&self.frontend, (keys, &[]), request_id, decide, stored_answer::encode).await? {
+            Transacted::Before { version, answer } => {
+                Ok(stored_answer::answer_of(answer.as_ref(), version.0)?.into())
+            }
             done => {
                 let Updated { answer, pending } = done.done();
                 Ok(Finished::after(answer, pending))

@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refused_client_is_given_up_when_it_neither_takes_nor_ends() {
+    fn refused_client_is_closed_after_timeout() {
         let mut backlog = Backlog::default();
         let linger_ns = LINGER_MAX.as_nanos() as u64;
         assert!(!backlog.is_given_up(u64::MAX, u64::MAX));

@@ -1,4 +1,5 @@
-//! The commands of a connection that were started and are not answered, in their order.
+//! The commands of a connection that were started and are not answered, in their order. An answer leaves here when the log has made its
+//! writes durable, which wakes this thread through `mailbox.rs`.
 //!
 //! Several run at a time, but two commands that use the same key, one of them writing, do not: the later one starts when the
 //! earlier one has its place in the order of writes, or has read. While a command over all keys runs, no command that uses keys
@@ -147,12 +148,12 @@ impl InFlight {
     }
 
     /// Returns true if a command may run beside the ones already started.
-    pub(super) fn may_begin(&self, words: &[Bytes], command: &Command) -> bool {
-        self.may_begin_keys(command.keys.of(words).map(|key| hash64(key)), command.order, command.writes)
+    pub(super) fn may_start(&self, words: &[Bytes], command: &Command) -> bool {
+        self.may_start_keys(command.keys.of(words).map(|key| hash64(key)), command.order, command.writes)
     }
 
     /// The same for keys by their hashes.
-    pub(super) fn may_begin_keys(
+    pub(super) fn may_start_keys(
         &self,
         mut keys: impl Iterator<Item = u64>,
         order: Order,
@@ -347,7 +348,7 @@ mod tests {
 
     fn may(queue: &InFlight, text: &str) -> bool {
         let words = words(text);
-        queue.may_begin(&words, find(&words[0]).unwrap())
+        queue.may_start(&words, find(&words[0]).unwrap())
     }
 
     fn poll(queue: &mut InFlight) -> Vec<Answer> {
@@ -357,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_is_written_alone() {
+    fn writer_of_a_key_excludes_others() {
         let mut queue = InFlight::default();
         let read = begin(&mut queue, "get a");
         let again = begin(&mut queue, "mget a b");

@@ -1,5 +1,5 @@
 //! The unprocessed input of a connection: bytes, a command with missing words, a value that is received into the memory that is
-//! written to the device, and a command that waits for others.
+//! written to the device, and a command that waits for others. The protocol's parser is `crates/resp/src/request.rs`.
 
 use std::time::Duration;
 

@@ -4,14 +4,16 @@
 //! wait for the log. A write blocks later commands on its keys only until it has its place in the order of writes; reads then
 //! see it although it is not durable yet, and their answers wait for it. Answers leave in order.
 //!
-//! `input` holds received bytes, `begin` starts commands, `in_flight` holds started ones, `backlog` the commands that wait for
-//! a client that takes no answers, and `limits` closes connections that neither side closed.
+//! `input` holds received bytes, `start` starts commands, `fast_path` the short GETs and SETs among them, and `in_flight` keeps the
+//! started ones until their answers leave. `backlog` has the commands that wait for a client that takes no answers, and `limits` closes
+//! connections that neither side closed.
 
 mod backlog;
-mod begin;
+mod fast_path;
 mod in_flight;
 mod input;
 mod limits;
+mod start;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -55,7 +57,7 @@ pub(crate) struct Connection {
     last: Option<(&'static Command, usize)>,
     /// The arrival of the last byte of commands that have not started, and whether all of them have started since.
     came_ns: u64,
-    has_begun_all: bool,
+    has_started_all: bool,
     /// Commands answered in this turn.
     finished: FinishedCommands,
     /// Its start, on the clock for timeouts.
@@ -84,7 +86,7 @@ impl Connection {
             is_listened_to: false,
             last: None,
             came_ns: 0,
-            has_begun_all: true,
+            has_started_all: true,
             finished: FinishedCommands::default(),
             began_ns,
         }
@@ -110,7 +112,7 @@ impl Connection {
     /// # Errors
     /// [`Gone`].
     pub(crate) fn receive(&mut self, socket: &mut Socket, shared: &mut Shared) -> Result<usize, Gone> {
-        if self.has_begun_all {
+        if self.has_started_all {
             self.came_ns = shared.now_ns;
         }
         let before = self.input.received.len();
@@ -197,8 +199,8 @@ impl Connection {
         self.queue.turn_ns = shared.now_ns;
         self.poll_in_flight(shared);
         loop {
-            let all_started = self.begin_commands(shared);
-            self.has_begun_all = all_started;
+            let all_started = self.start_commands(shared);
+            self.has_started_all = all_started;
             let before = (self.queue.len(), self.queue.bytes());
             self.poll_in_flight(shared);
             // A started command may be complete already, and then commands that wait for it may start.
@@ -392,7 +394,7 @@ mod tests {
     }
 
     #[test]
-    fn the_rest_of_a_block_does_not_hold_it() {
+    fn unparsed_rest_releases_receive_block() {
         let (mut connection, mut shared) = connection(RedisLimits::default());
         // Also twice in a row: the rest is then different bytes.
         for left in [1, 10, 10, COPY_BYTES_MAX, COPY_BYTES_MAX + 1, 10_000] {
@@ -415,7 +417,7 @@ mod tests {
     /// refused when all threads together hold twice the bytes at which long commands start to wait. Long commands wait, and are
     /// not refused for it.
     #[test]
-    fn queued_commands_and_watched_keys_are_bounded_in_all_threads_together() {
+    fn queued_commands_and_watched_keys_are_bounded_across_threads() {
         let limits = RedisLimits { memory_bytes_max: 100_000, ..RedisLimits::default() };
         let (mut connection, mut shared) = connection(limits);
         let mut is_too_much = |received: usize, queued: usize| {

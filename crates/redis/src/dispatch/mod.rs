@@ -1,4 +1,5 @@
-//! A dispatch thread: waits until something is ready, and handles all of it in one turn.
+//! A dispatch thread: waits until something is ready, and handles all of it in one turn. Next: `connection/mod.rs`, which receives from
+//! `socket.rs`.
 //!
 //! All writes of a turn are committed together, and each connection's answers leave in one call at the turn's end. The poll is
 //! edge-triggered: every socket is registered once for both directions, and its readiness is remembered until a call would
@@ -254,7 +255,7 @@ impl<'a> Dispatch<'a> {
         let Some((_, connection)) = at(&mut self.slots, index) else { return };
         self.shared.frontend.metrics().add_refusal(RefusalCause::Memory);
         tracing::warn!(
-            "connection {} is refused: it does not take its answers, and too much waits",
+            "connection {} is refused: it does not read its answers, and its backlog is too large",
             connection.client_id()
         );
         connection.refuse(&mut self.shared);
@@ -363,7 +364,7 @@ impl<'a> Dispatch<'a> {
         match self.try_add(index, socket) {
             Ok(true) => return,
             Ok(false) => {}
-            Err(error) => tracing::debug!("closed: it ended at once: {error}"),
+            Err(error) => tracing::debug!("closed at once: {error}"),
         }
         self.free.push(index);
     }

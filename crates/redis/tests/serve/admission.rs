@@ -32,7 +32,7 @@ fn await_end(stream: &mut TcpStream) {
 
 /// A client with the password gets in at once although all places are taken, and admitted clients stay.
 #[test]
-fn idle_connections_without_a_password_lock_nobody_out() {
+fn idle_unauthenticated_connections_do_not_block_clients() {
     const PLACES: usize = 40;
     // They would stay forever.
     let limits = RedisLimits {

@@ -48,7 +48,7 @@ fn round(number: usize) -> Vec<(Vec<u8>, Seen)> {
 /// Such a client used to hang for a minute until it was cut off; its library sent everything again, and its increments were
 /// applied twice.
 #[test]
-fn a_whole_pipeline_is_written_before_anything_is_read() {
+fn pipeline_can_be_written_before_reading() {
     const ROUNDS: usize = 250;
     let limits = RedisLimits { answer_bytes_max: 2 << 20, ..RedisLimits::default() };
     for threads in [1, 2] {
@@ -78,7 +78,7 @@ fn a_whole_pipeline_is_written_before_anything_is_read() {
 
 /// At the limit, nothing more is executed, and both sides agree on the executed commands.
 #[test]
-fn commands_too_many_to_wait_are_refused_and_not_executed() {
+fn oversized_backlog_is_rejected_unexecuted() {
     let limits =
         RedisLimits { answer_bytes_max: 1 << 20, pending_bytes_max: 16 << 20, ..RedisLimits::default() };
     let served = serve(RedisOptions { threads: Some(1), limits, ..RedisOptions::default() });
@@ -110,7 +110,7 @@ fn commands_too_many_to_wait_are_refused_and_not_executed() {
 }
 
 #[test]
-fn a_client_that_never_reads_is_cut_when_too_much_waits() {
+fn client_that_never_reads_is_closed() {
     let limits =
         RedisLimits { answer_bytes_max: 1 << 20, pending_bytes_max: 16 << 20, ..RedisLimits::default() };
     let served = serve(RedisOptions { threads: Some(1), limits, ..RedisOptions::default() });
@@ -143,7 +143,7 @@ fn figures(client: &mut Client) -> Vec<(usize, usize)> {
 /// Many clients that write before they read stay below the common limit; each is served completely, or gets an error at the
 /// point of the cut.
 #[test]
-fn many_that_write_first_share_what_all_may_have() {
+fn backlogs_share_one_limit() {
     const CLIENTS: usize = 6;
     const ROUNDS: usize = 160;
     let limits = RedisLimits {
@@ -196,7 +196,7 @@ fn read_to_end(mut one: Client, rounds: usize) -> bool {
 
 /// Untaken answers used to pin the frames of their values: a few connections had the whole cache.
 #[test]
-fn answers_that_wait_do_not_keep_the_cache() {
+fn waiting_answers_release_cache_frames() {
     const CLIENTS: usize = 12;
     const ANSWERS: usize = 4 << 20;
     const KEYS: usize = 300;
@@ -241,7 +241,7 @@ fn answers_that_wait_do_not_keep_the_cache() {
 
 /// A client that still wrote and had answers to take used to miss the error after a malformed command.
 #[test]
-fn a_client_writing_on_after_an_error_gets_all_answers_and_the_error() {
+fn client_still_writing_receives_answers_and_error() {
     let served = serve(RedisOptions::default());
     let mut one = client(&served);
     let long = vec![b'x'; LONG];
@@ -259,7 +259,7 @@ fn a_client_writing_on_after_an_error_gets_all_answers_and_the_error() {
 
 /// A client that takes nothing except by closing leaves nothing behind.
 #[test]
-fn a_client_that_goes_while_its_commands_wait_leaves_nothing() {
+fn disconnect_drops_waiting_commands() {
     let limits = RedisLimits { answer_bytes_max: 1 << 20, ..RedisLimits::default() };
     let served = serve(RedisOptions { limits, threads: Some(1), ..RedisOptions::default() });
     let mut other = Client::new(&served);

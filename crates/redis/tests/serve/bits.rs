@@ -105,7 +105,7 @@ fn integers_of_any_width_are_kept_in_strings() {
 
 /// Symptom: a command that Redis answers got an error here, or vice versa. Found by comparison with Redis 7.
 #[test]
-fn odd_arguments_are_taken_as_by_redis() {
+fn odd_arguments_match_redis() {
     let served = serve(RedisOptions::default());
     let mut client = Client::new(&served);
     client.script(

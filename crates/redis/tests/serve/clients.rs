@@ -15,7 +15,7 @@ fn with_password() -> RedisOptions {
 }
 
 #[test]
-fn strangers_must_say_the_password() {
+fn commands_require_authentication() {
     let served = serve(with_password());
     let mut client = Client::new(&served);
     client.script(
@@ -49,7 +49,7 @@ fn strangers_must_say_the_password() {
 }
 
 #[test]
-fn a_client_without_a_password_is_told_that_there_is_none() {
+fn auth_without_configured_password_fails() {
     let served = serve(RedisOptions::default());
     let text = format!("{:?}", Client::new(&served).run("auth x"));
     assert!(text.starts_with("-ERR AUTH <password> called without any password configured"), "{text}");
@@ -95,7 +95,7 @@ fn the_protocol_is_chosen() {
 }
 
 #[test]
-fn a_browser_is_sent_away() {
+fn http_request_closes_connection() {
     let served = serve(RedisOptions::default());
     let mut client = Client::new(&served);
     client.send(b"POST / HTTP/1.1\r\nHost: localhost\r\n\r\nSET a 1\r\n");
@@ -104,7 +104,7 @@ fn a_browser_is_sent_away() {
 }
 
 #[test]
-fn the_list_shows_what_clients_said_last() {
+fn client_list_shows_last_command() {
     let served = serve(RedisOptions { threads: Some(1), ..RedisOptions::default() });
     let mut idle = Client::new(&served);
     assert_eq!(idle.run("get none"), Seen::Null);
@@ -117,7 +117,7 @@ fn the_list_shows_what_clients_said_last() {
 }
 
 #[test]
-fn the_keyspace_is_that_of_the_bucket() {
+fn keyspace_info_counts_the_bucket() {
     let served = serve(RedisOptions::default());
     shoal_storekit::put(&served.store, "other", b"x", b"value");
     let mut client = Client::new(&served);
@@ -167,7 +167,7 @@ impl Clock for Trap {
 
 /// A thread that dies takes its connections with it: their clients see the close, and reconnect.
 #[test]
-fn nobody_waits_for_a_thread_that_died() {
+fn dispatch_thread_restarts_after_panic() {
     let trap = Arc::new(Trap { clock: SystemClock::new(), set: AtomicBool::new(false) });
     let environment = Environment { clock: trap.clone(), ..Environment::default() };
     let served = serve_in(RedisOptions { threads: Some(1), ..RedisOptions::default() }, environment);

@@ -74,7 +74,7 @@ fn is_unknown(seen: &Seen) {
 }
 
 #[test]
-fn commands_go_past_damage_and_settle_keys_in_it() {
+fn commands_skip_damage_and_overwrite_damaged_keys() {
     let (store, hidden) = damaged_store();
     let served = serve_store(store, RedisOptions::default(), Environment::default());
     let mut client = Client::new(&served);

@@ -12,7 +12,7 @@ use shoal_redis::RedisOptions;
 use crate::support::{Client, Seen, serve, serve_timed};
 
 #[test]
-fn moments() {
+fn expiry_commands() {
     let served = serve(RedisOptions::default());
     let mut client = Client::new(&served);
     client.script(
@@ -69,7 +69,7 @@ fn moments() {
 }
 
 #[test]
-fn an_expired_key_does_not_exist_for_anybody() {
+fn expired_key_is_absent_in_every_command() {
     let served = serve(RedisOptions::default());
     let mut client = Client::new(&served);
     client.run("set stays 1");
@@ -99,7 +99,7 @@ const DAY: i64 = 86_400 * SECOND as i64;
 /// Reported from outside: after the wall clock had been ahead by a day, SET with EX answered OK and GET nil, EXPIRE deleted the
 /// key, and after a step back of 5 s, a time to live of 3 s was lost.
 #[test]
-fn a_wall_clock_that_jumps_takes_no_time_to_live() {
+fn wall_clock_jump_keeps_ttl() {
     let clock = Arc::new(ManualClock::new(1_800_000_000 * SECOND));
     let served = serve_timed(&clock);
     let mut client = Client::new(&served);

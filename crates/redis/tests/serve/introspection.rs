@@ -154,7 +154,7 @@ fn answers_are_left_out_as_asked() {
 /// state that decides whether an answer is left out was set by the commands that start one by one, and not by those started
 /// several at once. Fix: it is set before any command starts.
 #[test]
-fn an_answer_behind_one_that_was_left_out_comes() {
+fn answers_follow_a_skipped_reply() {
     let served = serve(RedisOptions::default());
     let mut client = Client::new(&served);
     let commands: [&[&[u8]]; 4] = [
@@ -196,7 +196,7 @@ fn objects_are_described() {
 }
 
 #[test]
-fn commands_tell_of_themselves_alike() {
+fn command_info_and_docs_agree() {
     let served = serve(RedisOptions::default());
     let mut client = Client::new(&served);
     let array = |seen| match seen {
@@ -235,7 +235,7 @@ fn commands_tell_of_themselves_alike() {
 }
 
 #[test]
-fn settings_are_told_as_they_are() {
+fn config_get_returns_actual_settings() {
     let served = serve(RedisOptions::default());
     let mut client = Client::new(&served);
     client.script(
@@ -258,7 +258,7 @@ fn mode(client: &mut Client) -> Seen {
 /// cluster. Cause: every server called itself a cluster, and reported its own view of its address. Fix: a cluster only if
 /// requested, with an address that can be announced.
 #[test]
-fn a_server_is_no_cluster_unless_it_is_asked_for() {
+fn cluster_mode_is_off_by_default() {
     let served = serve(RedisOptions::default());
     let mut client = Client::new(&served);
     client.script("config get cluster-enabled => [cluster-enabled, no]");
@@ -312,7 +312,7 @@ fn a_cluster_has_one_node_at_the_announced_address() {
 }
 
 #[test]
-fn memory_and_cpu_of_the_process_are_told() {
+fn info_reports_memory_and_cpu() {
     let served = serve(RedisOptions::default());
     let mut client = Client::new(&served);
     let info = text(client.run("info"));
@@ -336,7 +336,7 @@ fn keys_are_counted_or_estimated() {
 }
 
 #[test]
-fn keys_that_cannot_be_are_refused_alike() {
+fn invalid_keys_fail_in_every_command() {
     let served = serve(RedisOptions::default());
     let mut client = Client::new(&served);
     let long = vec![b'k'; 1025];

@@ -37,7 +37,7 @@ fn long_words_are_refused_before_memory_is_taken() {
 
 /// Most clients write the whole command before they read: the error must reach them, and the connection stays usable.
 #[test]
-fn a_value_that_is_too_long_is_refused_and_the_connection_goes_on() {
+fn oversized_value_is_rejected_and_connection_continues() {
     let served = serve(RedisOptions::default());
     let mut client = Client::new(&served);
     for bytes in [(4 << 20) + 1, 20 << 20] {
@@ -52,7 +52,7 @@ fn a_value_that_is_too_long_is_refused_and_the_connection_goes_on() {
 
 /// After an error of the protocol the server closes; the bytes that the client sent meanwhile do not destroy the error.
 #[test]
-fn a_client_that_still_writes_hears_of_the_error() {
+fn client_still_writing_receives_error() {
     let served = serve(RedisOptions::default());
     for _ in 0..5 {
         let mut client = Client::new(&served);
@@ -66,7 +66,7 @@ fn a_client_that_still_writes_hears_of_the_error() {
 }
 
 #[test]
-fn clients_that_take_no_answers_are_closed_where_answers_are_too_many() {
+fn clients_not_reading_are_closed_above_answer_limit() {
     let limits = RedisLimits { answers_bytes_max: 24 << 20, ..RedisLimits::default() };
     let served = serve(RedisOptions { limits, threads: Some(1), ..RedisOptions::default() });
     let mut other = Client::new(&served);
@@ -93,7 +93,7 @@ fn clients_that_take_no_answers_are_closed_where_answers_are_too_many() {
 /// A walk over all keys lets the others have their turn: they are answered during the walk. Its answers are short, so that all
 /// of them could be read at once if it had finished before.
 #[test]
-fn a_walk_over_all_keys_does_not_hold_up_the_others() {
+fn key_scan_does_not_block_other_clients() {
     const ROUNDS: usize = 20;
     const ANSWERS: &[u8] = b"*0\r\n:20000\r\n";
     let served = serve(RedisOptions { threads: Some(1), ..RedisOptions::default() });
@@ -116,7 +116,7 @@ fn a_walk_over_all_keys_does_not_hold_up_the_others() {
 }
 
 #[test]
-fn more_connections_than_allowed_are_told_so() {
+fn connection_limit_is_reported() {
     let limits = RedisLimits { connections_max: 3, ..RedisLimits::default() };
     let served = serve(RedisOptions { limits, ..RedisOptions::default() });
     let mut clients: Vec<Client> = (0..3).map(|_| Client::new(&served)).collect();
@@ -141,7 +141,7 @@ impl Client {
 }
 
 #[test]
-fn a_client_that_takes_no_answers_is_held_up_alone_and_then_closed() {
+fn client_not_reading_stalls_alone_and_is_closed() {
     let min_rate = MinRate { silence_max: Duration::from_millis(300), ..MinRate::default() };
     let limits = RedisLimits { answer_bytes_max: 1 << 20, min_rate, ..RedisLimits::default() };
     let served = serve(RedisOptions { limits, threads: Some(1), ..RedisOptions::default() });
@@ -166,7 +166,7 @@ fn a_client_that_takes_no_answers_is_held_up_alone_and_then_closed() {
 /// Symptom: a server that was paused for 70 s (SIGSTOP, a virtual machine) closed well-behaved clients. Cause: its own pause
 /// counted as their silence. Fix: a late look at the clock counts no time.
 #[test]
-fn a_standstill_of_the_server_is_no_silence_of_its_clients() {
+fn server_pause_does_not_close_clients() {
     let clock = Arc::new(ManualClock::new(1));
     let environment = Environment { clock: clock.clone(), ..Environment::default() };
     let served = serve_in(RedisOptions { threads: Some(1), ..RedisOptions::default() }, environment);
@@ -193,7 +193,7 @@ fn a_standstill_of_the_server_is_no_silence_of_its_clients() {
 }
 
 #[test]
-fn half_a_command_is_waited_for_and_forgotten_with_its_connection() {
+fn partial_command_is_dropped_with_connection() {
     let limits = RedisLimits { received_bytes_max: 3 << 20, ..RedisLimits::default() };
     let served = serve(RedisOptions { limits, ..RedisOptions::default() });
     let begin = |bytes: usize| {
@@ -251,7 +251,7 @@ fn ten_thousand_idle_connections() {
 /// A client that closes its sending half still gets answers; one that disconnects in the middle of a command, or of an answer,
 /// leaves nothing.
 #[test]
-fn connections_that_end_half_way() {
+fn connections_closed_mid_command() {
     let served = serve(RedisOptions { threads: Some(1), ..RedisOptions::default() });
     let mut other = Client::new(&served);
     assert_eq!(other.words(&[b"set", b"k", &vec![b'x'; 100_000]]), Seen::ok());
@@ -294,7 +294,7 @@ fn await_connections(client: &mut Client, count: usize) {
 
 /// Two hundred clients that send a byte at a time: each of them is served, and another client does not wait for them.
 #[test]
-fn a_client_that_sends_a_byte_at_a_time_slows_nobody() {
+fn slow_sender_does_not_slow_others() {
     const SLOW: usize = 200;
     let served = serve(RedisOptions { threads: Some(1), ..RedisOptions::default() });
     let mut slow: Vec<Client> = (0..SLOW).map(|_| Client::new(&served)).collect();
@@ -314,7 +314,7 @@ fn a_client_that_sends_a_byte_at_a_time_slows_nobody() {
 
 /// A command that arrived a byte at a time used to hold its connection forever. A client may be silent between commands.
 #[test]
-fn a_command_that_trickles_is_cut() {
+fn trickling_command_is_closed() {
     let min_rate = MinRate { window: Duration::from_secs(2), ..MinRate::default() };
     let limits = RedisLimits { min_rate, ..RedisLimits::default() };
     let served = serve(RedisOptions { limits, ..RedisOptions::default() });
@@ -347,7 +347,7 @@ fn a_command_that_trickles_is_cut() {
 
 /// Connections that come and go leave nothing behind, in any state.
 #[test]
-fn connections_that_come_and_go() {
+fn connection_churn_leaks_nothing() {
     const ROUNDS: usize = 1_500;
     let served = serve(RedisOptions { threads: Some(2), ..RedisOptions::default() });
     let mut other = Client::new(&served);

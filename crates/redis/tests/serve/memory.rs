@@ -47,7 +47,7 @@ fn long_commands_and_answers_wait_and_all_are_done() {
 
 /// Their commands hold all the memory: they are closed, and not waited for at 1 KiB a second.
 #[test]
-fn clients_that_stop_within_long_commands_do_not_stop_the_others() {
+fn stalled_long_commands_do_not_block_others() {
     let served = small();
     let value = vec![b'v'; LONG];
     let command = encode(&[b"set", b"stalled", &value]);

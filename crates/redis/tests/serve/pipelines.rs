@@ -60,7 +60,7 @@ fn a_pipeline_of_writes_shares_batches_of_the_log() {
 
 /// Plain SETs and GETs take the short path, others a task: in any mix, each reads the writes before it.
 #[test]
-fn short_ways_and_long_ones_keep_their_order() {
+fn fast_and_slow_paths_keep_order() {
     let served = serve(RedisOptions::default());
     let mut client = Client::new(&served);
     let long = vec![b'l'; 5_000];
@@ -108,7 +108,7 @@ fn short_ways_and_long_ones_keep_their_order() {
 }
 
 #[test]
-fn many_keys_are_deleted_at_once_and_those_with_long_names_too() {
+fn multi_key_delete_includes_long_names() {
     let served = serve(RedisOptions::default());
     let mut client = Client::new(&served);
     for (count, bytes) in [(2, 4), (512, 4), (513, 4), (512, 1_000)] {
@@ -232,7 +232,7 @@ fn relaxed_writes_are_among_the_keys_at_once() {
 
 /// FLUSHALL yields after every 512 keys; the commands after it in its pipeline start when all keys are gone.
 #[test]
-fn nothing_behind_a_flush_begins_before_it_is_through() {
+fn commands_after_flush_start_when_it_finishes() {
     let served = serve(RedisOptions::default());
     let mut client = Client::new(&served);
     client.fill(2_000);

@@ -100,7 +100,7 @@ fn commands_over_tls_are_answered() {
 }
 
 #[test]
-fn a_whole_pipeline_is_written_over_tls_before_anything_is_read() {
+fn pipeline_over_tls_can_be_written_before_reading() {
     const ROUNDS: usize = 300;
     let root = RootCertificate::new();
     let config = Arc::new(Mutex::new(server_config(&root, None)));
@@ -131,7 +131,7 @@ fn a_certificate_that_is_replaced_is_shown_to_new_connections() {
 }
 
 #[test]
-fn a_client_without_a_certificate_of_the_root_is_not_let_in() {
+fn client_without_trusted_certificate_is_rejected() {
     let (root, clients, others) = (RootCertificate::new(), RootCertificate::new(), RootCertificate::new());
     let config = Arc::new(Mutex::new(server_config(&root, Some(&clients))));
     let served = serve(options(&config, true));

@@ -40,7 +40,7 @@ fn commands_are_queued_and_done_as_one() {
 }
 
 #[test]
-fn a_command_that_fails_does_not_undo_the_others() {
+fn failed_command_does_not_undo_others() {
     let served = serve(RedisOptions::default());
     Client::new(&served).script(
         "
@@ -65,7 +65,7 @@ fn a_command_that_fails_does_not_undo_the_others() {
 }
 
 #[test]
-fn a_command_refused_while_it_is_queued_aborts_all() {
+fn error_while_queueing_aborts_exec() {
     let served = serve(RedisOptions::default());
     let mut client = Client::new(&served);
     let wrong = [
@@ -106,7 +106,7 @@ fn a_command_refused_while_it_is_queued_aborts_all() {
 }
 
 #[test]
-fn a_watched_key_that_changed_stops_exec() {
+fn changed_watched_key_aborts_exec() {
     let served = serve(RedisOptions::default());
     let (mut client, mut other) = (Client::new(&served), Client::new(&served));
     let mut round = |between: &str, ends: &str| {
@@ -176,7 +176,7 @@ fn a_watched_key_that_changed_stops_exec() {
 }
 
 #[test]
-fn a_watched_key_whose_time_is_over_stops_exec() {
+fn expired_watched_key_aborts_exec() {
     let served = serve(RedisOptions::default());
     let mut client = Client::new(&served);
     client.script("set x 1 px 30 => +OK\n watch x => +OK");
@@ -252,7 +252,7 @@ fn commands_about_the_connection_are_part_of_it() {
 
 /// A client that disconnects leaves nothing behind: its queued commands are dropped, and its keys are no longer watched.
 #[test]
-fn a_connection_that_ends_forgets_all() {
+fn disconnect_discards_transaction() {
     let served = serve(RedisOptions::default());
     let mut client = Client::new(&served);
     client.script("watch a b => +OK\n multi => +OK\n set a 1 => +QUEUED");
@@ -400,7 +400,7 @@ fn every_command_is_the_same_inside() {
 /// Eight connections increment two keys together, and four read both: nobody ever sees them differ, and no count is lost. The
 /// same with WATCH, GET and SET.
 #[test]
-fn nobody_sees_a_part() {
+fn transaction_is_atomic_for_readers() {
     for durability in [Durability::Sync, Durability::Relaxed(std::time::Duration::from_millis(50))] {
         let served = serve(RedisOptions { durability, threads: Some(3), ..RedisOptions::default() });
         let served = &served;
@@ -572,7 +572,7 @@ fn watches_are_bounded() {
 
 /// CLIENT REPLY leaves the same answers out of transactions too; the commands are done.
 #[test]
-fn transactions_that_are_not_answered_are_done() {
+fn transaction_without_replies_is_executed() {
     let served = serve_store(kit().in_memory(), RedisOptions::default(), Environment::default());
     let mut client = Client::new(&served);
     client.send(

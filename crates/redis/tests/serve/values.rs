@@ -81,7 +81,7 @@ fn long_values_among_other_commands_and_in_any_pieces() {
 
 /// A client that announces long values and sends little of them keeps memory from nobody, and is served when it continues.
 #[test]
-fn a_client_that_sends_a_long_value_slowly_loses_only_its_room() {
+fn slow_long_value_loses_only_its_buffer() {
     const SLOW: usize = 300;
     const BLOCKS_OF_OTHER: usize = 16;
     let served = serve(RedisOptions { threads: Some(1), ..RedisOptions::default() });

@@ -94,7 +94,7 @@ mod tests {
     proptest! {
         /// The bytes are equal to prost's, for values of any length.
         #[test]
-        fn it_is_what_prost_writes(
+        fn assembly_matches_prost(
             values in prop::collection::vec((0..20_000_usize, any::<bool>(), any::<u64>()), 0..9)
         ) {
             let mut assembly = Assembly::new(64);
@@ -116,7 +116,7 @@ mod tests {
 
     /// A short range of a long value does not pin the memory of all of it while nobody takes the answer.
     #[test]
-    fn short_values_hold_no_memory_but_the_answers() {
+    fn short_values_pin_no_frames() {
         let unit: Bytes = vec![7; 64 << 10].into();
         let mut assembly = Assembly::new(64);
         let part = unit.slice(..COPY_BYTES_MAX);
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn long_values_stay_where_they_lie() {
+    fn long_values_are_not_copied() {
         let value: Bytes = vec![7; 64 << 10].into();
         let mut assembly = Assembly::new(64);
         assembly.add(1, &v1::OperationResult::default(), 15, Value::Chunks(&mut value.clone().into()));

@@ -16,7 +16,8 @@ use tokio::time::{Instant, Sleep, sleep_until};
 use tonic::Status;
 use tonic::body::Body;
 
-use super::{pack::pack, web};
+use super::gzip::compress;
+use super::web;
 use crate::auth::Revoked;
 use crate::failure::Failure;
 use crate::flow::sending::Ticket;
@@ -164,7 +165,7 @@ impl ResponseBody {
     /// Packs the messages that become shorter; those of tonic, which are short, stay as they are.
     pub(crate) fn packed(mut self) -> Self {
         self.is_packed = true;
-        self.rest = self.rest.map(pack);
+        self.rest = self.rest.map(compress);
         self
     }
 
@@ -305,7 +306,7 @@ impl http_body::Body for ResponseBody {
                     this.turn(polled.is_pending());
                     let trailers = match ready!(polled) {
                         Some(Ok(message)) => {
-                            this.rest = Some(if this.is_packed { pack(message) } else { message });
+                            this.rest = Some(if this.is_packed { compress(message) } else { message });
                             continue;
                         }
                         Some(Err(failure)) => failed(failure),
@@ -357,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_leaves_in_pieces_and_repermits_its_permit_at_the_end() {
+    fn answer_leaves_in_pieces_and_returns_permit() {
         let flow = Flow::new(1 << 30, 1 << 30);
         let permit = flow.connection().permit();
         permit.grow(7).unwrap();

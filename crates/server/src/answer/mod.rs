@@ -2,5 +2,5 @@
 
 pub(crate) mod assembly;
 pub(crate) mod body;
-pub(crate) mod pack;
+pub(crate) mod gzip;
 pub(crate) mod web;

@@ -133,7 +133,7 @@ impl http_body::Body for RequestBody {
                     }
                 }
                 // A reset stream is an error here, not its end: tonic would take "cancelled" for the latter.
-                Some(Err(error)) => Some(Err(Status::aborted(format!("the request broke off: {error}")))),
+                Some(Err(error)) => Some(Err(Status::aborted(format!("the request was aborted: {error}")))),
                 None => match this.decoders.take().map_or(Ok(()), |decoders| decoders.end()) {
                     Ok(()) => None,
                     Err(status) => Some(Err(status)),

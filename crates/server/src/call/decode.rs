@@ -131,7 +131,7 @@ impl Gzip {
         let mut unpacking = MultiGzDecoder::new(message).take(self.message_bytes_max as u64 + 1);
         unpacking
             .read_to_end(&mut plain)
-            .map_err(|error| Status::internal(format!("a message cannot be unpacked: {error}")))?;
+            .map_err(|error| Status::internal(format!("a message cannot be decompressed: {error}")))?;
         if plain.len() > self.message_bytes_max { Err(self.too_long()) } else { Ok(plain) }
     }
 
@@ -208,7 +208,7 @@ mod tests {
         }
 
         #[test]
-        fn garbage_is_an_error_or_nothing(bytes in prop::collection::vec(any::<u8>(), 0..100)) {
+        fn random_bytes_never_panic_decoder(bytes in prop::collection::vec(any::<u8>(), 0..100)) {
             let _ = decode(Decoders::new(true, true).unwrap(), &[&bytes]);
             let _ = decode(Decoders::new(false, true).unwrap(), &[&framed(1, &bytes)]);
         }
@@ -230,7 +230,7 @@ mod tests {
 
     /// Only the first member was read, and half of the message was lost without an error.
     #[test]
-    fn all_members_are_unpacked_and_nothing_may_follow_them() {
+    fn all_gzip_members_are_decoded_and_trailing_bytes_fail() {
         let members = [packed(b"tide "), packed(b""), packed(b"pool")].concat();
         let decode = |message: &[u8]| decode(Decoders::new(false, true).unwrap(), &[&framed(1, message)]);
         assert_eq!(decode(&members).unwrap(), framed(0, b"tide pool"));
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bomb_is_refused_where_it_passes_the_limit() {
+    fn decompression_bomb_stops_at_limit() {
         let bomb = framed(1, &packed(&vec![0; MESSAGE_BYTES_MAX + 1]));
         assert!(bomb.len() < 50_000);
         let refused = decode(Decoders::new(false, true).unwrap(), &[&bomb]).unwrap_err();

@@ -7,7 +7,7 @@ use std::time::Duration;
 use shoal_api::MESSAGE_BYTES_MAX;
 
 use crate::failure::Failure;
-use crate::flow::turn::Turn;
+use crate::flow::room_wait::RoomWait;
 use crate::flow::{MemoryPermit, SHORT_BYTES};
 use crate::wire::PREFIX_BYTES;
 
@@ -23,8 +23,8 @@ pub(super) struct Intake {
     is_kept: bool,
     /// True if it has to wait for room.
     is_over: bool,
-    /// The place in the line of a request that had to wait.
-    turn: Option<Box<Turn>>,
+    /// The place in the queue of a request that had to wait.
+    wait: Option<Box<RoomWait>>,
 }
 
 impl Intake {
@@ -36,7 +36,7 @@ impl Intake {
             announced: None,
             is_kept: false,
             is_over: false,
-            turn: None,
+            wait: None,
         }
     }
 
@@ -69,8 +69,8 @@ impl Intake {
             self.permit.check_fits(bytes as usize)?;
         }
         self.permit.take(bytes);
-        if let Some(turn) = &mut self.turn {
-            turn.came(bytes, self.permit.has_room());
+        if let Some(wait) = &mut self.wait {
+            wait.came(bytes, self.permit.has_room());
         }
         // Once there was room for all of it, its end is let in.
         self.is_over = !(self.has_room() || (self.is_kept && self.unsent() == 0));
@@ -101,9 +101,9 @@ impl Intake {
         }
         let (held, permit, wait_max) =
             ((self.arrived, self.unsent()), Arc::clone(&self.permit), self.room_wait_max);
-        let mut turn = self.turn.take().unwrap_or_default();
-        let polled = turn.poll(&permit, held, wait_max, context, || self.has_room());
-        self.turn = Some(turn);
+        let mut wait = self.wait.take().unwrap_or_default();
+        let polled = wait.poll(&permit, held, wait_max, context, || self.has_room());
+        self.wait = Some(wait);
         ready!(polled)?;
         self.is_over = false;
         Poll::Ready(Ok(()))
@@ -112,8 +112,8 @@ impl Intake {
 
 impl Drop for Intake {
     fn drop(&mut self) {
-        if let Some(turn) = self.turn.take() {
-            self.permit.keep_place(turn.end());
+        if let Some(wait) = self.wait.take() {
+            self.permit.keep_place(wait.end());
         }
     }
 }

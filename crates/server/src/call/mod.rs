@@ -1,17 +1,18 @@
-//! Calls, from the frames of HTTP/2 to messages and back, between `dispatch` and an operation: [`message`] answers calls of one
-//! message, [`streams`] those of many.
+//! Calls, between `dispatch` and an operation: from the frames of HTTP/2 to a message, and from its answer to a response.
 //!
-//! An operation gets an [`Authenticated`] message, never less: there is no other way to register one.
+//! [`unary`] runs calls of one message, [`streams`] those of many. [`body`] is the body of a request, counted and decoded; [`receive`]
+//! parses the one message in it, [`stream_messages`] the messages of a stream. An operation gets an [`Authenticated`] message, never
+//! less: there is no other way to register one.
 
 pub(crate) mod body;
 pub(crate) mod decode;
 mod intake;
-pub(crate) mod message;
-pub(crate) mod messages;
 mod min_rate;
-pub(crate) mod parted;
 pub(crate) mod receive;
+pub(crate) mod stream_messages;
 pub(crate) mod streams;
+pub(crate) mod unary;
+pub(crate) mod with_value;
 
 use std::sync::Arc;
 

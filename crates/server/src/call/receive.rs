@@ -17,7 +17,7 @@ use shoal_engine::ReceiveBuffer;
 use shoal_engine::Store;
 use tonic::Status;
 
-use super::parted::{Parted, Valued};
+use super::with_value::{Valued, WithValue};
 use crate::flow::FramesPermit;
 #[cfg(test)]
 use crate::operations::put::place_value;
@@ -151,7 +151,7 @@ pub(super) async fn receive_message(mut body: impl FrameBody) -> Result<Buffer, 
 }
 
 /// The request of a call.
-pub(super) async fn receive<M: Valued>(body: impl FrameBody) -> Result<Parted<M::Request>, Status> {
+pub(super) async fn receive<M: Valued>(body: impl FrameBody) -> Result<WithValue<M::Request>, Status> {
     split::<M>(receive_message(body).await?)
 }
 
@@ -160,7 +160,7 @@ pub(super) async fn receive<M: Valued>(body: impl FrameBody) -> Result<Parted<M:
 pub(crate) async fn receive_to_store<M: Valued>(
     body: &mut impl FrameBody,
     place: impl Fn(&M::Request, usize) -> Option<(ReceiveBuffer, FramesPermit)>,
-) -> Result<Parted<M::Request, Value>, Status> {
+) -> Result<WithValue<M::Request, Value>, Status> {
     let place = |received: &mut Buffer, whole: usize| {
         let (message, value_at) = value_ahead::<M>(received, whole)?;
         let (mut value, permit) = place(&message, whole - value_at)?;
@@ -171,10 +171,10 @@ pub(crate) async fn receive_to_store<M: Valued>(
     };
     let Received { message, placed } = receive_frames(body, place).await?;
     if let Some(Placed { message, value, permit }) = placed {
-        return Ok(Parted { message, value: Value::Received(value, permit) });
+        return Ok(WithValue { message, value: Value::Received(value, permit) });
     }
-    let Parted { message, value } = split::<M>(message)?;
-    Ok(Parted { message, value: Value::Chunks(Box::new(value)) })
+    let WithValue { message, value } = split::<M>(message)?;
+    Ok(WithValue { message, value: Value::Chunks(Box::new(value)) })
 }
 
 /// The fields before the value, and the value's offset, in a message of `whole` bytes of which `received` has arrived. `None` if the
@@ -196,12 +196,13 @@ fn value_ahead<M: Valued>(received: &Buffer, whole: usize) -> Option<(M::Request
 }
 
 /// Splits `message`. As in protobuf, the last of several fields with the value counts.
-fn split<M: Valued>(mut message: Buffer) -> Result<Parted<M::Request>, Status> {
-    let mut parted = Parted::from(M::Request::default());
+fn split<M: Valued>(mut message: Buffer) -> Result<WithValue<M::Request>, Status> {
+    let mut with_value = WithValue::from(M::Request::default());
     while message.has_remaining() {
         let (field, wire_type) = decode_key(&mut message).map_err(not_protobuf)?;
         if M::VALUE_IN != Some(field) || wire_type != WireType::LengthDelimited {
-            let merged = parted.message.merge_field(field, wire_type, &mut message, DecodeContext::default());
+            let merged =
+                with_value.message.merge_field(field, wire_type, &mut message, DecodeContext::default());
             merged.map_err(not_protobuf)?;
             continue;
         }
@@ -209,9 +210,9 @@ fn split<M: Valued>(mut message: Buffer) -> Result<Parted<M::Request>, Status> {
         if bytes > message.len() as u64 {
             return Err(not_protobuf("it ends in the middle of a field"));
         }
-        parted.value = take_front(&mut message, bytes as usize);
+        with_value.value = take_front(&mut message, bytes as usize);
     }
-    Ok(parted)
+    Ok(with_value)
 }
 
 /// Receives a request of one of several methods, long values into memory of `store`: for tests of invalid requests.
@@ -258,7 +259,7 @@ mod tests {
     /// A value that gets no memory of the store reaches it in its received memory. The store copies it once, into the memory that goes to
     /// the device (`lay_out` of the engine; values up to 16 KiB into their record, and with it into a batch).
     #[test]
-    fn the_value_of_a_put_is_not_copied_before_the_store() {
+    fn put_does_not_copy_value() {
         let value: Bytes = (0..64 << 10).map(|i: u32| (i / 7) as u8).collect::<Vec<_>>().into();
         let put = v1::PutRequest { key: "k".into(), value: value.clone(), ..Default::default() };
         for frame_bytes in [16 << 10, 72 << 10, 100_000] {
@@ -290,7 +291,7 @@ mod tests {
     }
 
     /// Receives a put into memory of `store`, and its end.
-    fn received_into(store: &Store, frames: Vec<Bytes>) -> Result<Parted<v1::PutRequest, Value>, Status> {
+    fn received_into(store: &Store, frames: Vec<Bytes>) -> Result<WithValue<v1::PutRequest, Value>, Status> {
         let (admitted, permit) = (admitted(store, ()), permit(1 << 20));
         let place = |request: &v1::PutRequest, bytes: usize| {
             let frames = permit.take_frames(bytes)?;
@@ -302,7 +303,7 @@ mod tests {
         Ok(request)
     }
 
-    fn is_placed(request: &Parted<v1::PutRequest, Value>) -> bool {
+    fn is_placed(request: &WithValue<v1::PutRequest, Value>) -> bool {
         matches!(request.value, Value::Received(..))
     }
 
@@ -332,7 +333,7 @@ mod tests {
 
     /// The last field with the value counts, and fields may follow it.
     #[test]
-    fn fields_behind_a_value_count() {
+    fn fields_after_the_value_are_parsed() {
         let store = crate::testing::store();
         let put = |seed, ttl_ns| v1::PutRequest {
             key: "k".into(),
@@ -376,7 +377,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn garbage_is_an_error_or_a_message(bytes in prop::collection::vec(any::<u8>(), 0..80)) {
+        fn random_bytes_never_panic_message_parser(bytes in prop::collection::vec(any::<u8>(), 0..80)) {
             let _ = received::<v1::Put>(frames(&bytes, 7));
             let fast = received::<v1::Put>(frames(&framed(&bytes), 7)).is_ok();
             prop_assert!(!fast || v1::PutRequest::decode(&bytes[..]).is_ok());

@@ -9,10 +9,10 @@ use shoal_buffer::Buffer;
 use shoal_metrics::{Stage, mark};
 
 use super::body::RequestBody;
-use super::message::{encode, respond_one};
-use super::messages::Messages;
-use super::parted::{Parted, Valued};
 use super::receive::receive;
+use super::stream_messages::Messages;
+use super::unary::{encode, respond_one};
+use super::with_value::{Valued, WithValue};
 use super::{Call, HttpResponse, refuse};
 use crate::answer::body::ResponseBody;
 use crate::auth::Authenticated;
@@ -30,7 +30,7 @@ pub(crate) struct StreamLimits {
 
 /// Answers a method that streams both ways with `operation`, which returns messages with their prefixes. Its caller may be silent for any
 /// time.
-pub(crate) fn exchange<S>(
+pub(crate) fn bidirectional<S>(
     call: Call,
     limits: StreamLimits,
     operation: impl FnOnce(Authenticated<Messages<RequestBody>>) -> S,
@@ -72,12 +72,12 @@ where
 /// Answers `call` with the messages of `operation`.
 pub(crate) async fn server_streaming<M: Valued + ServerStreaming, F, S, R>(
     call: Call,
-    operation: impl FnOnce(Authenticated<Parted<M::Request>>) -> F,
+    operation: impl FnOnce(Authenticated<WithValue<M::Request>>) -> F,
 ) -> HttpResponse
 where
     F: Future<Output = Result<S, Failure>>,
     S: Stream<Item = Result<R, Failure>> + Send + 'static,
-    R: Into<Parted<M::Response>>,
+    R: Into<WithValue<M::Response>>,
 {
     let Call { request, flow, permit } = call;
     let (http, admitted) = request.take();

@@ -12,7 +12,7 @@ use shoal_api::AwakeSleep;
 use shoal_metrics::Metrics;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use super::frames::Frames;
+use super::frame_time::Frames;
 use crate::flow::ConnectionFlow;
 
 /// A stream whose first bytes were read already. It notes when the peer takes no more, and fails if headers stay incomplete.

@@ -1,8 +1,9 @@
 //! One connection: TLS if it is configured, HTTP on it, and the minimum rate of its peer.
 //!
-//! HTTP/2 is for gRPC; HTTP/1.1 is for gRPC-Web, on the same port. The first bytes distinguish them.
+//! HTTP/2 is for gRPC; HTTP/1.1 is for gRPC-Web, on the same port. The first bytes distinguish them. hyper parses HTTP; `tasks.rs` runs
+//! the requests, each of which is a call of `Dispatch::answer` (`dispatch/mod.rs`). `io.rs` and `frame_time.rs` only watch the bytes.
 
-mod frames;
+mod frame_time;
 mod io;
 mod tasks;
 
@@ -78,7 +79,7 @@ pub(crate) async fn serve(
             let rest = rest_of_life(chain);
             // TLS does not check the certificates again when a session is resumed.
             if rest.is_some_and(|rest| rest.is_zero()) {
-                tracing::debug!(peer = %address, "closed: its certificate has ended");
+                tracing::debug!(peer = %address, "closed: its certificate has expired");
                 return;
             }
             let peer = Arc::new(Peer {
@@ -93,8 +94,8 @@ pub(crate) async fn serve(
             }
             speak(stream, cork, peer, dispatch, limits, drain).await;
         }
-        Some(Err(error)) => tracing::debug!(peer = %address, %error, "closed: no agreement on TLS"),
-        None => tracing::debug!(peer = %address, "closed: it took too long to agree on TLS"),
+        Some(Err(error)) => tracing::debug!(peer = %address, %error, "closed: the TLS handshake failed"),
+        None => tracing::debug!(peer = %address, "closed: the TLS handshake took too long"),
     }
 }
 
@@ -142,9 +143,9 @@ async fn speak<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
         Ended::Closed(Ok(())) => {}
         Ended::Closed(Err(error)) => tracing::debug!(peer = %peer.address, %error, "closed"),
         Ended::Stalled => {
-            tracing::warn!(peer = %peer.address, "closed: it did not take its answers for {silence_s} s");
+            tracing::warn!(peer = %peer.address, "closed: it did not read its answers for {silence_s} s");
         }
-        Ended::Expired => tracing::info!(peer = %peer.address, "closed: its certificate has ended"),
+        Ended::Expired => tracing::info!(peer = %peer.address, "closed: its certificate has expired"),
     }
 }
 

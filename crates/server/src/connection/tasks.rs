@@ -1,8 +1,8 @@
-//! The requests of one connection, run by the connection's own task.
+//! Runs the requests of one connection on the connection's task.
 //!
 //! hyper asks for a task for each request. A task of the runtime would cost its start, a wake-up and, on several cores, a move to another
 //! one; and the writes of requests that arrived at once would reach the committer one by one. Here the task that reads the connection runs
-//! its requests, too, hands the writes of a turn to the committer at once, and corks the socket for long answers. So a connection is the
+//! its requests as well, hands the writes of a turn to the committer at once, and corks the socket for long answers. So a connection is the
 //! work of one core at a time; clients that need more of the server open several.
 
 use std::os::fd::{AsFd, OwnedFd};
@@ -184,7 +184,7 @@ mod tests {
     /// A connection that spawns two tasks in its first poll, and completes when both have: the turn that spawns them also runs them, and
     /// polls the connection again.
     #[test]
-    fn a_turn_runs_what_it_began_and_looks_again() {
+    fn turn_runs_spawned_tasks_and_polls_again() {
         let (spawner, ended) = (Spawner::default(), Arc::new(AtomicUsize::new(0)));
         let (mut looks, begin, seen) = (0, spawner.clone(), Arc::clone(&ended));
         let connection = poll_fn(move |_| {
@@ -211,7 +211,7 @@ mod tests {
 
     /// All requests of the only connection write: the thread commits them itself, and one turn answers all, in several rounds.
     #[test]
-    fn a_turn_commits_and_answers_what_only_writes() {
+    fn turn_of_writes_commits_on_own_thread() {
         let (spawner, ended) = (Spawner::default(), Arc::new(AtomicUsize::new(0)));
         let store = crate::testing::store();
         let (mut looks, begin, seen) = (0, spawner.clone(), Arc::clone(&ended));
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_in_and_out() {
+    fn cork_sets_socket_option() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let mut cork = Cork::of(&stream);

@@ -1,12 +1,13 @@
-//! The one table of routes, from the path of a request to its verb.
+//! Admits requests, and the one table of methods: from the path of a request to its operation. Next: `call/unary.rs` runs a call of one
+//! message.
 //!
 //! Places to change for a new method, as GetStream has them (a test checks the list):
 //!
 //! - `crates/api/proto/shoal/v1/object_store.proto`: the method and its messages; the code follows from them, also that of `clients/`
 //!   (`CONTRIBUTING.md`);
-//! - `crates/server/src/operations/stream.rs`: the verb, in a file of `operations`;
+//! - `crates/server/src/operations/value_stream.rs`: the method, in a file of `operations`;
 //! - `crates/server/src/dispatch/mod.rs`: its route, and [`is_stream`] if its caller decides how long it takes;
-//! - `crates/server/src/call/parted.rs`: the fields with values, and whether it writes;
+//! - `crates/server/src/call/with_value.rs`: the fields with values, and whether it writes;
 //! - `crates/server/src/timing.rs`: the metrics' operation;
 //! - `crates/server/tests/serve/rights.rs`: callers with too few rights;
 //! - `crates/client/src/get_stream.rs`: the client's call, which `lib.rs` exports;
@@ -40,20 +41,20 @@ use self::standard::Standard;
 use self::web::{Dialect, Origins};
 use crate::admission::{Admission, AdmittedConnection};
 use crate::answer::body::ResponseBody;
-use crate::answer::pack;
+use crate::answer::gzip;
 use crate::auth::{Caller, Denied, Gate, Revoked, Shown};
 use crate::call::body::RequestBody;
 use crate::call::decode::Decoders;
-use crate::call::message::{storing, unary, whole};
 use crate::call::streams::{self, PART_BYTES_MAX, StreamLimits, server_streaming};
+use crate::call::unary::{storing, unary, whole};
 use crate::call::{Call, HttpResponse, refuse};
 use crate::failure::Failure;
 use crate::flow::{ConnectionFlow, Flow, MemoryPermit, deadline_after};
 use crate::operations::report::ReportSource;
 use crate::operations::stat::{Counters, ServerFigures, stat};
 use crate::operations::{
-    backup, buckets, delete, exchange, free_space, get, grow, head, key_value, list, multi_delete, multi_get,
-    multi_put, put, relocation, stream,
+    backup, buckets, delete, free_space, get, grow, head, key_value, list, multi_delete, multi_get,
+    multi_put, operation_stream, put, relocation, value_stream,
 };
 use crate::timing::{StreamTimer, Timer};
 
@@ -110,8 +111,9 @@ pub(crate) struct Dispatch {
     pub(crate) min_rate: MinRate,
     /// The time for which a message waits for room.
     pub(crate) room_wait_max: Duration,
-    /// Held while the free runs are read.
+    /// Held while a backup is sent.
     pub(crate) backup_permits: Arc<Semaphore>,
+    /// Held while the free runs are read.
     pub(crate) free_space_permits: Arc<Semaphore>,
     /// True from the moment when the server starts to stop.
     pub(crate) draining: watch::Receiver<bool>,
@@ -141,7 +143,7 @@ impl Dispatch {
             Ok(origin) => origin,
             Err(status) => return web::empty(status),
         };
-        let is_packed = self.gzip_answers && pack::is_wanted(request.headers());
+        let is_packed = self.gzip_answers && gzip::is_accepted(request.headers());
         let encoding = Encoding::of(request.headers(), self.gzip);
         let mut timer = Timer::begin(&self.metrics, &flow, request.uri(), peer.address);
         let mut answer = {
@@ -159,10 +161,10 @@ impl Dispatch {
             answer = answer.map(|body| body.timed(timer));
         }
         if encoding == Encoding::Other {
-            pack::announce_accepted(answer.headers_mut(), self.gzip);
+            gzip::announce_accepted(answer.headers_mut(), self.gzip);
         }
         if is_packed {
-            pack::announce(answer.headers_mut());
+            gzip::announce(answer.headers_mut());
             answer = answer.map(ResponseBody::packed);
         }
         web::allow(dialect.dress(answer), origin)
@@ -227,7 +229,7 @@ impl Dispatch {
             }
         })?;
         if encoding == Encoding::Other {
-            let problem = "the request names an encoding of its messages (grpc-encoding) that this server does not take; \
+            let problem = "the encoding of the request's messages (grpc-encoding) is not supported; \
                            grpc-accept-encoding has those that it takes";
             return Err(Failure::encoding(problem));
         }
@@ -263,19 +265,19 @@ impl Dispatch {
         let limits = |message_bytes_max| StreamLimits { message_bytes_max, wait_max: self.room_wait_max };
         match path {
             v1::PutStream::PATH => {
-                let operation = |request| stream::put_stream(request, revoked);
+                let operation = |request| value_stream::put_stream(request, revoked);
                 streams::client_streaming::<v1::PutStream, _>(call, limits(PART_BYTES_MAX), operation).boxed()
             }
             v1::Operations::PATH if call.request.request_id().is_some() => {
-                let problem = "the operations of a stream have a request id each; the stream has none";
+                let problem = "a stream of operations has no request id: each operation has its own";
                 std::future::ready(refuse(Failure::invalid(problem))).boxed()
             }
             v1::Operations::PATH => {
                 let permit = Arc::clone(&call.permit);
                 let timer = StreamTimer::new(Arc::clone(&self.metrics), peer.address);
                 let operations =
-                    |request| exchange::exchange(request, permit, self.draining.clone(), revoked, timer);
-                let answer = streams::exchange(call, limits(OPERATIONS_MESSAGE_BYTES_MAX), operations);
+                    |request| operation_stream::run(request, permit, self.draining.clone(), revoked, timer);
+                let answer = streams::bidirectional(call, limits(OPERATIONS_MESSAGE_BYTES_MAX), operations);
                 std::future::ready(answer).boxed()
             }
             _ => {
@@ -320,7 +322,7 @@ impl Dispatch {
             v1::MultiPut::PATH => whole(call, true, multi_put::multi_put).boxed(),
             v1::MultiDelete::PATH => whole(call, true, multi_delete::multi_delete).boxed(),
             v1::GetStream::PATH => {
-                server_streaming::<v1::GetStream, _, _, _>(call, stream::get_stream).boxed()
+                server_streaming::<v1::GetStream, _, _, _>(call, value_stream::get_stream).boxed()
             }
             v1::Stat::PATH => {
                 let Self { counters, admission, flow, metrics, .. } = self;
@@ -417,13 +419,13 @@ mod tests {
         size_of::<R>()
     }
 
-    /// Every request's task is copied to its place, for any method. A regression: it had 27 KiB, a seventh of the time of a get of 64 KiB.
     #[test]
-    fn the_places_of_a_method_have_it() {
+    fn listed_places_name_the_example_method() {
         let root = std::path::Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."));
         assert_eq!(shoal_testkit::places::lacking(root, include_str!("mod.rs"), "GetStream"), [""; 0]);
     }
 
+    /// Every request's task is copied to its place, for any method. A regression: it had 27 KiB, a seventh of the time of a get of 64 KiB.
     #[test]
     fn the_task_of_a_request_is_small() {
         let bytes = size_given(Dispatch::answer);

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use super::line::OLDEST_BYTES;
+use super::wait_queue::OLDEST_BYTES;
 
 /// One of this many parts of the bytes in flight is kept for answers and for short requests: puts that wait for a
 /// hanging device must not stop reads from memory.
@@ -15,7 +15,7 @@ const RECEIVE_BUFFERS_BYTES_MAX: usize = 16 << 20;
 #[derive(Debug)]
 pub(super) struct Budget {
     used: AtomicUsize,
-    /// The part of `used` that messages in the line hold without room: it does not count against short requests and answers.
+    /// The part of `used` that messages in the queue hold without room: it does not count against short requests and answers.
     pub(super) on_top: AtomicUsize,
     pub(super) max: usize,
     /// Bytes of the store's memory into which values are received.
@@ -51,7 +51,7 @@ impl Budget {
     }
 
     pub(super) fn give(&self, bytes: usize) {
-        // Pairs with `Line::wake`: a waiter sees this, or is seen.
+        // Pairs with `WaitQueue::wake`: a waiter sees this, or is seen.
         let before = self.used.fetch_sub(bytes, Ordering::SeqCst);
         assert!(before >= bytes, "{bytes} bytes were given back of {before}");
     }

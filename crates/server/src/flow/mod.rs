@@ -3,14 +3,14 @@
 //!
 //! Every request holds a [`MemoryPermit`] from its first frame to the end of its answer. A unary request's permit grows with the received
 //! frames, then counts the answer's length; the permit of a client's stream grows with the bytes of a message. A long message waits if
-//! there is no room for the rest of it ([`Turn`], `line`); a short one, and an answer, is refused. A message announces its length at its
+//! there is no room for the rest of it ([`RoomWait`], `wait_queue`); a short one, and an answer, is refused. A message announces its length at its
 //! start: one that never fits is refused then, and one that does not fit now waits then, and not when most of it has arrived. The missing
 //! room is reserved in its connection's share only, so a client that announces much and sends nothing delays only itself.
 
 mod budget;
-mod line;
+pub(crate) mod room_wait;
 pub(crate) mod sending;
-pub(crate) mod turn;
+mod wait_queue;
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -20,9 +20,9 @@ use shoal_api::{CHUNK_BYTES_MAX, MESSAGE_BYTES_MAX};
 use tokio::time::Instant;
 
 use self::budget::Budget;
-use self::line::{Line, OLDEST_BYTES, WINDOW_LEFT_BYTES};
+use self::room_wait::Waits;
 use self::sending::Sending;
-use self::turn::Waits;
+use self::wait_queue::{OLDEST_BYTES, WINDOW_LEFT_BYTES, WaitQueue};
 use crate::failure::Failure;
 use crate::wire::{CONNECTION_WINDOW_BYTES, FRAME_BYTES_MAX, PREFIX_BYTES};
 
@@ -32,7 +32,7 @@ pub(crate) const STREAM_PERMIT_BYTES: usize = CHUNK_BYTES_MAX + CHUNK_BYTES_MAX 
 /// A request of at most this length is a short one: most requests without values are.
 pub(crate) const SHORT_BYTES: usize = 4 << 10;
 
-// Any request may continue when it is the oldest one in the line.
+// Any request may continue when it is the oldest one in the queue.
 const _: () = assert!(MESSAGE_BYTES_MAX + PREFIX_BYTES + FRAME_BYTES_MAX as usize <= OLDEST_BYTES);
 
 /// The deadline of a call that may take `timeout` from now.
@@ -64,7 +64,7 @@ impl Refused {
 pub(crate) struct Flow {
     budget: Arc<Budget>,
     refused: Arc<Refused>,
-    line: Arc<Line>,
+    queue: Arc<WaitQueue>,
     connection_bytes_max: usize,
     /// Bytes of waiting messages that HTTP/2 may hold, of a connection and of all.
     waiting_max: usize,
@@ -78,7 +78,7 @@ impl Flow {
         Self {
             budget,
             refused: Arc::default(),
-            line: Arc::default(),
+            queue: Arc::default(),
             connection_bytes_max,
             waiting_max,
             all_waiting_max: usize::MAX,
@@ -103,7 +103,7 @@ impl Flow {
         Arc::new(ConnectionFlow {
             server: Arc::clone(&self.budget),
             refused: Arc::clone(&self.refused),
-            line: Arc::clone(&self.line),
+            queue: Arc::clone(&self.queue),
             waiting: AtomicUsize::new(0),
             waiting_max: self.waiting_max,
             all_waiting_max: self.all_waiting_max,
@@ -123,7 +123,7 @@ pub(crate) struct ConnectionFlow {
     server: Arc<Budget>,
     refused: Arc<Refused>,
     /// Messages that wait for room.
-    line: Arc<Line>,
+    queue: Arc<WaitQueue>,
     /// Bytes that HTTP/2 may hold of the connection's own ones among them.
     waiting: AtomicUsize,
     waiting_max: usize,
@@ -313,13 +313,13 @@ impl MemoryPermit {
         self.leave_line();
     }
 
-    /// Its request's bytes were released: it is the next one's turn, if it had waited for room.
+    /// Its request's bytes were released: the next one may continue, if this one had waited for room.
     fn leave_line(&self) {
         let waits = self.waits.lock().unwrap_or_else(PoisonError::into_inner).take();
         drop(waits);
     }
 
-    /// Keeps the place in the line of a request that waited for room until its bytes are released.
+    /// Keeps the place in the queue of a request that waited for room until its bytes are released.
     pub(crate) fn keep_place(&self, waits: Option<Waits>) {
         *self.waits.lock().unwrap_or_else(PoisonError::into_inner) = waits;
     }
@@ -356,14 +356,14 @@ impl MemoryPermit {
 
     fn refused(&self, who: &str) -> Failure {
         self.flow.refused.add(self.started.elapsed());
-        Failure::overloaded(format!("{who} has too many bytes of requests and answers under way"))
+        Failure::overloaded(format!("{who} has too many bytes of requests and answers in progress"))
     }
 
     fn give_kept(&self) {
         let kept = self.kept.swap(0, Ordering::Relaxed);
         if kept > 0 {
             self.flow.own.give(kept);
-            self.flow.line.wake();
+            self.flow.queue.wake();
         }
     }
 
@@ -389,7 +389,7 @@ impl MemoryPermit {
             self.bytes.fetch_sub(bytes, Ordering::Relaxed);
             self.flow.own.give(bytes);
             self.flow.server.give(bytes);
-            self.flow.line.wake();
+            self.flow.queue.wake();
         }
     }
 }
@@ -409,13 +409,13 @@ mod tests {
 
     use std::task::{Context, Poll};
 
-    use super::turn::Turn;
+    use super::room_wait::RoomWait;
     use super::*;
 
     proptest! {
         /// After any steps of requests, both sums are those of the permits, and neither exceeds its bound.
         #[test]
-        fn the_sums_are_those_of_the_permits(
+        fn totals_match_permits(
             steps in prop::collection::vec((0..2_usize, 0..6_usize, 0..5_u8, 0..70_usize), 1..60)
         ) {
             // Small enough for all requests to be short: they may take the whole budget.
@@ -471,7 +471,7 @@ mod tests {
     }
 
     #[test]
-    fn an_announced_message_has_its_room_to_itself_on_its_connection() {
+    fn announced_message_reserves_connection_room() {
         let flow = Flow::new(1_000_000, 100_000);
         let (connection, other) = (flow.connection(), flow.connection());
         let (first, second) = (connection.permit(), connection.permit());
@@ -498,24 +498,24 @@ mod tests {
 
     /// The bytes that the oldest message has without room take nothing from short requests.
     #[test]
-    fn bytes_that_come_without_room_are_on_top() {
+    fn bytes_without_room_do_not_reduce_short_requests() {
         const FRAME: usize = FRAME_BYTES_MAX as usize;
         let flow = Flow::new(10 * FRAME, 20 * FRAME);
         let (full, oldest, next) =
             (flow.connection().permit(), flow.connection().permit(), flow.connection());
         full.take(9 * FRAME);
-        let (mut turn, mut context) = (Turn::default(), Context::from_waker(std::task::Waker::noop()));
+        let (mut wait, mut context) = (RoomWait::default(), Context::from_waker(std::task::Waker::noop()));
         for frames in 1..9 {
             oldest.take(FRAME);
-            turn.came(FRAME, false);
-            let polled = turn.poll(&oldest, (frames * FRAME, FRAME), Duration::ZERO, &mut context, || false);
+            wait.came(FRAME, false);
+            let polled = wait.poll(&oldest, (frames * FRAME, FRAME), Duration::ZERO, &mut context, || false);
             assert!(matches!(polled, Poll::Ready(Ok(()))));
         }
         assert_eq!(flow.budget.on_top.load(Ordering::Relaxed), 8 * FRAME);
         let get = next.permit();
         get.grow(FRAME).unwrap();
         assert!(get.grow(1).is_err(), "there is an end for short ones, too");
-        drop((oldest, turn));
+        drop((oldest, wait));
         assert_eq!([flow.bytes(), flow.budget.on_top.load(Ordering::Relaxed)], [10 * FRAME, 0]);
     }
 
@@ -541,7 +541,7 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_waits_only_while_it_holds_bytes_and_nobody_works() {
+    fn peer_wait_counts_only_with_bytes_and_without_work() {
         let flow = Flow::new(10, 10).connection();
         assert_eq!(flow.waits_at(), None);
         let permit = flow.permit();

@@ -34,7 +34,7 @@ struct Round {
     is_long: bool,
 }
 
-/// The place of an answer in the line; it must be returned to [`Sending::leave`] if the answer finishes before its turn.
+/// The place of an answer in the queue; it must be returned to [`Sending::leave`] if the answer finishes before its turn.
 #[derive(Debug, Default)]
 pub(crate) struct Ticket(Option<u64>);
 
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_that_leaves_after_it_was_woken_wakes_the_next() {
+    fn woken_answer_that_leaves_wakes_the_next() {
         let sending = Sending::default();
         sending.begin_round();
         let [mut a, mut b, mut c] = std::array::from_fn(|_| Answer::new());
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn without_rounds_there_is_no_end() {
+    fn without_rounds_no_answer_waits() {
         let sending = Sending::default();
         assert!((0..1000).all(|_| Answer::new().asks(&sending, 1 << 30)));
     }

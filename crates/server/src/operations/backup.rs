@@ -15,7 +15,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::{JoinError, JoinSet};
 
 use crate::auth::Authenticated;
-use crate::call::parted::Parted;
+use crate::call::with_value::WithValue;
 use crate::failure::Failure;
 
 /// Backups at the same time: each holds a snapshot, and some MiB that the flow does not count.
@@ -23,13 +23,13 @@ pub(crate) const BACKUPS_MAX: usize = 2;
 
 /// A backup of the store as it is now, or of the changes since the backup that the request names.
 pub(crate) async fn backup(
-    request: Authenticated<Parted<v1::BackupRequest>>,
+    request: Authenticated<WithValue<v1::BackupRequest>>,
     permits: &Arc<Semaphore>,
 ) -> Result<impl Stream<Item = Result<v1::BackupResponse, Failure>> + Send + 'static, Failure> {
     let (request, admitted) = request.take();
     let store = admitted.to_read_all()?;
     let since = request.message.since.map(last_backup).transpose()?;
-    let busy = |_| Failure::busy("two other callers make backups now");
+    let busy = |_| Failure::busy("two other backups are running");
     let permit = Arc::clone(permits).try_acquire_owned().map_err(busy)?;
     let number = SystemEntropy.next_u64();
     let backup = match &since {
@@ -50,9 +50,8 @@ pub(crate) async fn backup(
 }
 
 fn last_backup(since: v1::BackupSince) -> Result<LastBackup, Failure> {
-    let wrong = || {
-        Failure::invalid("the last backup is not named as it must be: 16 bytes of a store, and whole pages")
-    };
+    let wrong =
+        || Failure::invalid("the last backup is malformed: it needs 16 bytes of a store and whole pages");
     let store = <[u8; 16]>::try_from(&since.store[..]).map_err(|_| wrong())?;
     let last = LastBackup::of_bytes(store, Lsn(since.version), &since.pages).ok_or_else(wrong)?;
     let tablet = since.up_to_tablet.map(u16::try_from).transpose().map_err(|_| wrong())?;
@@ -105,7 +104,7 @@ async fn note(backup: &BackupStream) {
     match backup.note().await {
         Ok(()) => tracing::info!("the backup of version {} was sent", backup.version()),
         Err(error) => tracing::warn!(
-            "the backup of version {} was sent, and cannot be noted as the last one: {error}",
+            "the backup of version {} was sent, but cannot be recorded as the last one: {error}",
             backup.version()
         ),
     }
@@ -176,7 +175,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_error_comes_behind_the_chunk_before_it() {
+    async fn error_follows_previous_chunk() {
         let (store, device) = cold();
         let before = device.counters().blocks_read;
         let mut sending = sending(&store).await;
@@ -189,7 +188,7 @@ mod tests {
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-    async fn backups_at_once_wait_for_no_frame_of_the_smallest_cache() {
+    async fn concurrent_backups_fit_in_smallest_cache() {
         let (store, _) = cold();
         let mut all = Vec::new();
         for number in 0..BACKUPS {

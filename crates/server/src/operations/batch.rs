@@ -268,7 +268,7 @@ mod tests {
     proptest! {
         /// The items are equal to prost's.
         #[test]
-        fn operations_are_those_that_were_sent(sent in prop::collection::vec(operation(), 0..9)) {
+        fn operations_decode_as_sent(sent in prop::collection::vec(operation(), 0..9)) {
             let request = v1::OperationsRequest { bucket: "b".into(), operations: sent.clone() };
             let batch = Batch::<Numbered>::of(request.encode_to_vec().into()).unwrap();
             prop_assert_eq!(batch.items.len(), sent.len());
@@ -299,7 +299,7 @@ mod tests {
 
     /// For any number the bounds assume the action that is then executed.
     #[test]
-    fn actions_are_those_of_prost() {
+    fn actions_match_prost() {
         for number in [0, 1, 2, 6, 7, u64::from(u32::MAX), 1 << 32, (1 << 32) + 1, u64::MAX] {
             let mut operation = vec![2 << 3];
             prost::encoding::encode_varint(number, &mut operation);
@@ -330,7 +330,7 @@ mod tests {
 
     /// Ranges, and the flag of one write batch, are equal to prost's; a range that comes twice is the sum of both.
     #[test]
-    fn other_fields_are_those_of_prost() {
+    fn other_fields_match_prost() {
         let ranges = [None, Some(v1::ByteRange { first: 3, bytes: Some(4) })];
         let item = |range| v1::MultiGetItem { key: "k".into(), range };
         let request = v1::MultiGetRequest { bucket: "b".into(), items: ranges.map(item).into() };

@@ -4,14 +4,14 @@ use shoal_api::v1;
 use shoal_engine::{DeleteResult, ObjectKey, RejectRules, Write};
 
 use crate::auth::Authenticated;
-use crate::call::parted::Parted;
+use crate::call::with_value::WithValue;
 use crate::convert;
 use crate::failure::Failure;
 
 pub(crate) async fn delete(
-    request: Authenticated<Parted<v1::DeleteRequest>>,
-) -> Result<Parted<v1::DeleteResponse>, Failure> {
-    let (Parted { message, .. }, admitted) = request.take();
+    request: Authenticated<WithValue<v1::DeleteRequest>>,
+) -> Result<WithValue<v1::DeleteResponse>, Failure> {
+    let (WithValue { message, .. }, admitted) = request.take();
     let key = convert::object_key(&message.bucket, &message.key)?;
     let done = remove(&admitted, &key, convert::rules(message.rules)).await?;
     let deleted = done.deleted.map(|version| version.0);

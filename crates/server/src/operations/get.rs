@@ -1,4 +1,4 @@
-//! Reads one object, or a range of it, into one message.
+//! Get: reads one object, or a range of it, into one message. Next: `read/get.rs` of the engine.
 
 use std::sync::Arc;
 
@@ -7,17 +7,17 @@ use shoal_base::limits::VALUE_BYTES_SINGLE_MAX;
 use shoal_engine::{ByteRange, Object, ObjectInfo, ObjectKey, Store, TryGet};
 
 use crate::auth::Authenticated;
-use crate::call::parted::Parted;
+use crate::call::with_value::WithValue;
 use crate::convert;
 use crate::failure::Failure;
 use crate::flow::MemoryPermit;
 
 /// Reads nothing of a value for which `permit` has no room.
 pub(crate) async fn get(
-    request: Authenticated<Parted<v1::GetRequest>>,
+    request: Authenticated<WithValue<v1::GetRequest>>,
     permit: Arc<MemoryPermit>,
-) -> Result<Parted<v1::GetResponse>, Failure> {
-    let (Parted { message, .. }, admitted) = request.take();
+) -> Result<WithValue<v1::GetResponse>, Failure> {
+    let (WithValue { message, .. }, admitted) = request.take();
     let key = convert::object_key(&message.bucket, &message.key)?;
     let range = convert::range(message.range);
     let bytes_max = message.value_bytes_max.unwrap_or(VALUE_BYTES_SINGLE_MAX).min(VALUE_BYTES_SINGLE_MAX);
@@ -32,7 +32,7 @@ pub(crate) async fn get(
         )));
     }
     let message = v1::GetResponse { info: Some(convert::info(&object.info)), ..Default::default() };
-    Ok(Parted { message, value: object.value })
+    Ok(WithValue { message, value: object.value })
 }
 
 /// Reads the bytes of an object in `range`, if `permit` has room for them. A read from memory needs no future of the store; the others are
@@ -76,7 +76,7 @@ mod tests {
     /// A regression: a get without room for its answer was refused after the read, which kept the device busy, and the bytes were in memory
     /// uncounted.
     #[test]
-    fn a_value_without_room_for_its_answer_is_not_read() {
+    fn get_without_room_reads_nothing() {
         let store = store();
         let key = ObjectKey::new("default", b"k").unwrap();
         block_on(store.put(&key, vec![7; 1 << 20].into(), Default::default())).unwrap();

@@ -6,14 +6,14 @@ use shoal_engine::{Error, Store, block_on};
 use tokio::sync::oneshot;
 
 use crate::auth::Authenticated;
-use crate::call::parted::Parted;
+use crate::call::with_value::WithValue;
 use crate::failure::Failure;
 
 /// The growth is complete when the answer goes out. A caller that disconnects does not stop it.
 pub(crate) async fn grow(
-    request: Authenticated<Parted<v1::GrowRequest>>,
+    request: Authenticated<WithValue<v1::GrowRequest>>,
 ) -> Result<v1::GrowResponse, Failure> {
-    let (Parted { message, .. }, admitted) = request.take();
+    let (WithValue { message, .. }, admitted) = request.take();
     let store = admitted.to_administer()?.clone();
     let blocks = message.bytes.map(|bytes| bytes / BLOCK_BYTES_U64);
     if let Some(blocks) = blocks.filter(|_| !message.force) {
@@ -35,7 +35,7 @@ pub(crate) async fn grow(
         Ok(Err(Error::Unopenable(why))) => return Err(Failure::invalid(why)),
         Ok(Err(error)) => return Err(Failure::of(&error)),
         Err(_) => {
-            let what = "the growth ended by an error of the program";
+            let what = "the growth failed by an internal error";
             return Err(Failure::of(&Error::Unknown(what.into())));
         }
     };

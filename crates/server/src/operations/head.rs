@@ -3,14 +3,14 @@
 use shoal_api::v1;
 
 use crate::auth::Authenticated;
-use crate::call::parted::Parted;
+use crate::call::with_value::WithValue;
 use crate::convert;
 use crate::failure::Failure;
 
 pub(crate) async fn head(
-    request: Authenticated<Parted<v1::HeadRequest>>,
-) -> Result<Parted<v1::HeadResponse>, Failure> {
-    let (Parted { message, .. }, admitted) = request.take();
+    request: Authenticated<WithValue<v1::HeadRequest>>,
+) -> Result<WithValue<v1::HeadResponse>, Failure> {
+    let (WithValue { message, .. }, admitted) = request.take();
     let key = convert::object_key(&message.bucket, &message.key)?;
     let info = admitted.to_read(key.bucket())?.head(&key).await.map_err(|error| Failure::of(&error))?;
     let info = info.ok_or_else(|| Failure::not_found(&key))?;

@@ -16,17 +16,17 @@ use shoal_engine::{ByteRange, Error, ObjectKey, PutOptions, RejectRules};
 use super::get::read;
 use super::put::put_once;
 use crate::auth::Authenticated;
-use crate::call::parted::Parted;
 use crate::call::receive::Value;
+use crate::call::with_value::WithValue;
 use crate::convert;
 use crate::failure::Failure;
 use crate::flow::MemoryPermit;
 
 pub(crate) async fn create(
-    request: Authenticated<Parted<CreateRequest, Value>>,
+    request: Authenticated<WithValue<CreateRequest, Value>>,
     bucket: &str,
-) -> Result<Parted<CreateResponse>, Failure> {
-    let (Parted { message, value }, admitted) = request.take();
+) -> Result<WithValue<CreateResponse>, Failure> {
+    let (WithValue { message, value }, admitted) = request.take();
     let key = convert::object_key(bucket, &message.key)?;
     let rules = RejectRules { if_exists: true, ..RejectRules::default() };
     match write(&admitted, &key, value, rules).await? {
@@ -36,22 +36,22 @@ pub(crate) async fn create(
 }
 
 pub(crate) async fn retrieve(
-    request: Authenticated<Parted<RetrieveRequest>>,
+    request: Authenticated<WithValue<RetrieveRequest>>,
     bucket: &str,
     permit: Arc<MemoryPermit>,
-) -> Result<Parted<RetrieveResponse>, Failure> {
-    let (Parted { message, .. }, admitted) = request.take();
+) -> Result<WithValue<RetrieveResponse>, Failure> {
+    let (WithValue { message, .. }, admitted) = request.take();
     let key = convert::object_key(bucket, &message.key)?;
     let object = read(admitted.to_read(key.bucket())?, &key, ByteRange::ALL, &permit).await?;
     let object = object.ok_or_else(|| Failure::not_found(&key))?;
-    Ok(Parted { message: RetrieveResponse::default(), value: object.value })
+    Ok(WithValue { message: RetrieveResponse::default(), value: object.value })
 }
 
 pub(crate) async fn update(
-    request: Authenticated<Parted<UpdateRequest, Value>>,
+    request: Authenticated<WithValue<UpdateRequest, Value>>,
     bucket: &str,
-) -> Result<Parted<UpdateResponse>, Failure> {
-    let (Parted { message, value }, admitted) = request.take();
+) -> Result<WithValue<UpdateResponse>, Failure> {
+    let (WithValue { message, value }, admitted) = request.take();
     let key = convert::object_key(bucket, &message.key)?;
     let rules = RejectRules { if_missing: true, ..RejectRules::default() };
     match write(&admitted, &key, value, rules).await? {
@@ -61,10 +61,10 @@ pub(crate) async fn update(
 }
 
 pub(crate) async fn delete(
-    request: Authenticated<Parted<DeleteRequest>>,
+    request: Authenticated<WithValue<DeleteRequest>>,
     bucket: &str,
-) -> Result<Parted<DeleteResponse>, Failure> {
-    let (Parted { message, .. }, admitted) = request.take();
+) -> Result<WithValue<DeleteResponse>, Failure> {
+    let (WithValue { message, .. }, admitted) = request.take();
     let key = convert::object_key(bucket, &message.key)?;
     super::delete::remove(&admitted, &key, RejectRules::default()).await?;
     Ok(DeleteResponse {}.into())

@@ -6,7 +6,7 @@ use shoal_base::limits::KEY_BYTES_MAX;
 use shoal_engine::{DamagedRange, ListPage, ListRequest, check_bucket};
 
 use crate::auth::Authenticated;
-use crate::call::parted::Parted;
+use crate::call::with_value::WithValue;
 use crate::convert;
 use crate::failure::Failure;
 
@@ -15,9 +15,9 @@ use crate::failure::Failure;
 const ENTRIES_BYTES_MAX: usize = 3 << 20;
 
 pub(crate) async fn list(
-    request: Authenticated<Parted<v1::ListRequest>>,
+    request: Authenticated<WithValue<v1::ListRequest>>,
 ) -> Result<v1::ListResponse, Failure> {
-    let (Parted { message, .. }, admitted) = request.take();
+    let (WithValue { message, .. }, admitted) = request.take();
     let request = list_request(message)?;
     let store = admitted.to_read(&request.bucket)?;
     let page = store.list(&request).await.map_err(|error| Failure::of(&error))?;
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn damaged_ranges_are_named_by_the_page_that_meets_them() {
+    fn list_page_reports_its_damaged_ranges() {
         let mut whole = page(&["a", "c", "e"], &[], None);
         whole.damaged = vec![damaged("b", Some("bb")), damaged("d", None)];
         let response_of = |bytes| response(whole.clone(), bytes).damaged;
@@ -123,14 +123,14 @@ mod tests {
     }
 
     #[test]
-    fn a_page_that_fits_is_left_as_it_is() {
+    fn fitting_page_is_not_cut() {
         let response = response(page(&["a", "c"], &["b/", "d/"], Some("d/")), ENTRIES_BYTES_MAX);
         assert_eq!((response.entries.len(), response.common_prefixes.len()), (2, 2));
         assert_eq!(response.next_start_after.as_deref(), Some(&b"d/"[..]));
     }
 
     #[test]
-    fn a_page_is_cut_behind_an_entry_with_what_lies_behind_it() {
+    fn page_is_cut_after_an_entry() {
         let whole = page(&["a", "c", "e"], &["b/", "d/"], None);
         let one =
             v1::ListEntry { key: "a".into(), info: Some(convert::info(&whole.entries[0].1)) }.encoded_len();

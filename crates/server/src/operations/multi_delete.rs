@@ -21,7 +21,7 @@ pub(crate) async fn multi_delete(request: Authenticated<Bytes>) -> Result<Box<Bu
     let store = admitted.to_write(batch.bucket_name()?)?;
     if admitted.request_id().is_some() {
         return Err(Failure::invalid(
-            "several deletes have no request id: each is a separate write; send them one by one, or by Operations",
+            "several deletes cannot have one request id: each is a separate write; send them one by one, or by Operations",
         ));
     }
     let rules = |item: &Item<()>| match item.says_more {

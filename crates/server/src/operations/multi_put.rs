@@ -34,7 +34,7 @@ pub(crate) async fn multi_put(request: Authenticated<Bytes>) -> Result<Box<Buffe
         return Ok(encode(write_batch(&admitted, &batch).await?.into_iter(), RESULT_BYTES_GUESS));
     }
     if admitted.request_id().is_some() {
-        return Err(Failure::invalid("several puts have a request id only as one write batch (atomic)"));
+        return Err(Failure::invalid("several puts can have a request id only as one write batch (atomic)"));
     }
     let items = &batch.items[..];
     let mut results: Vec<Result<Lsn, Failure>> = items.iter().map(|_| Ok(Lsn::NONE)).collect();

@@ -1,4 +1,4 @@
-//! Stores one object.
+//! Put: stores one object. Next: `write/put.rs` of the engine.
 
 use shoal_api::v1;
 use shoal_base::limits::VALUE_BYTES_SINGLE_MAX;
@@ -9,8 +9,8 @@ use shoal_engine::{
 use shoal_metrics::{Stage, mark};
 
 use crate::auth::Authenticated;
-use crate::call::parted::Parted;
 use crate::call::receive::Value;
+use crate::call::with_value::WithValue;
 use crate::convert;
 use crate::failure::Failure;
 
@@ -18,9 +18,9 @@ use crate::failure::Failure;
 const ATTEMPTS_MAX: usize = 16;
 
 pub(crate) async fn put(
-    request: Authenticated<Parted<v1::PutRequest, Value>>,
-) -> Result<Parted<v1::PutResponse>, Failure> {
-    let (Parted { message, value }, admitted) = request.take();
+    request: Authenticated<WithValue<v1::PutRequest, Value>>,
+) -> Result<WithValue<v1::PutResponse>, Failure> {
+    let (WithValue { message, value }, admitted) = request.take();
     let key = convert::object_key(&message.bucket, &message.key)?;
     let end = (message.ttl_ns, message.expire_time_ns);
     let options = convert::put_options(message.rules, message.metadata, message.modified_ns, end)?;
@@ -90,14 +90,14 @@ async fn create_or_get(
     key: &ObjectKey,
     value: Buffer,
     options: PutOptions,
-) -> Result<Parted<v1::PutResponse>, Failure> {
+) -> Result<WithValue<v1::PutResponse>, Failure> {
     let rules = options.rules;
     if rules != (RejectRules { if_exists: true, ..RejectRules::default() }) {
-        return Err(Failure::invalid("return_existing needs the rule if_exists, and no other"));
+        return Err(Failure::invalid("return_existing requires the rule if_exists and no other"));
     }
     let store = admitted.to_write(key.bucket())?;
     // A clone of the value shares its memory: keeping it for another attempt copies little.
-    let mut refused = Failure::busy("the object is created and deleted all the time");
+    let mut refused = Failure::busy("the object is created and deleted too often");
     for _ in 0..ATTEMPTS_MAX {
         match put_once(
             store,
@@ -126,13 +126,13 @@ async fn create_or_get(
 }
 
 /// The existing object; `None` if it does not exist any more.
-async fn existing(store: &Store, key: &ObjectKey) -> Result<Option<Parted<v1::PutResponse>>, Failure> {
+async fn existing(store: &Store, key: &ObjectKey) -> Result<Option<WithValue<v1::PutResponse>>, Failure> {
     let range = convert::capped(ByteRange::ALL, VALUE_BYTES_SINGLE_MAX);
     let object = store.get(key, range).await.map_err(|error| Failure::of(&error))?;
     Ok(object.map(|object| {
         let value_omitted = object.info.bytes > VALUE_BYTES_SINGLE_MAX;
         let info = convert::info(&object.info);
-        Parted {
+        WithValue {
             message: v1::PutResponse {
                 version: info.version,
                 existing: Some(info),

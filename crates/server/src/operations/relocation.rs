@@ -3,13 +3,13 @@
 use shoal_api::v1;
 
 use crate::auth::Authenticated;
-use crate::call::parted::Parted;
+use crate::call::with_value::WithValue;
 use crate::failure::Failure;
 
 pub(crate) fn relocation(
-    request: Authenticated<Parted<v1::MovingRequest>>,
+    request: Authenticated<WithValue<v1::MovingRequest>>,
 ) -> Result<v1::MovingResponse, Failure> {
-    let (Parted { message, .. }, admitted) = request.take();
+    let (WithValue { message, .. }, admitted) = request.take();
     let store = admitted.to_administer()?;
     if message.pause {
         store.pause_relocation();

@@ -11,10 +11,10 @@ use tokio::sync::watch;
 
 use super::frames::Frames;
 use crate::auth::{Authenticated, Caller, Gate};
-use crate::call::messages::Messages;
+use crate::call::stream_messages::Messages;
 use crate::failure::Failure;
 use crate::flow::{Flow, MemoryPermit};
-use crate::operations::exchange::exchange;
+use crate::operations::operation_stream;
 use crate::timing::StreamTimer;
 
 /// `request`, admitted without credentials.
@@ -31,7 +31,7 @@ pub(crate) fn permit(bytes_max: usize) -> Arc<MemoryPermit> {
 /// The answers to a stream of operations.
 pub(crate) fn exchanged(store: &Store, frames: Frames) -> Vec<Result<Box<Buffer>, Failure>> {
     let draining = watch::Sender::new(false);
-    let answers = exchange(
+    let answers = operation_stream::run(
         admitted(store, Messages::new(frames, OPERATIONS_MESSAGE_BYTES_MAX)),
         permit(1 << 20),
         draining.subscribe(),

@@ -9,8 +9,8 @@ use http_body::{Body, Frame};
 use shoal_engine::block_on;
 use tonic::Status;
 
-use crate::call::parted::{Parted, Valued};
 use crate::call::receive::receive_to_store;
+use crate::call::with_value::{Valued, WithValue};
 
 /// `bytes` in frames of `frame_bytes`, each in separate memory, as they come from the network.
 pub(crate) fn frames(bytes: &[u8], frame_bytes: usize) -> Vec<Bytes> {
@@ -18,10 +18,10 @@ pub(crate) fn frames(bytes: &[u8], frame_bytes: usize) -> Vec<Bytes> {
 }
 
 /// The request in `frames`, with its value in their memory.
-pub(crate) fn received<M: Valued>(frames: Vec<Bytes>) -> Result<Parted<M::Request>, Status> {
+pub(crate) fn received<M: Valued>(frames: Vec<Bytes>) -> Result<WithValue<M::Request>, Status> {
     let mut body = Frames(frames.into_iter());
-    let Parted { message, value } = block_on(receive_to_store::<M>(&mut body, |_, _| None))?;
-    Ok(Parted { message, value: value.into_buffer() })
+    let WithValue { message, value } = block_on(receive_to_store::<M>(&mut body, |_, _| None))?;
+    Ok(WithValue { message, value: value.into_buffer() })
 }
 
 /// The addresses of `bytes`.

@@ -128,7 +128,7 @@ fn check(status: &Status) {
 }
 
 #[test]
-fn requests_that_are_wrong_are_refused_or_taken() {
+fn malformed_requests_fail_cleanly() {
     let store = crate::testing::store();
     let dice = SeededEntropy::new(21);
     let (mut taken, mut refused) = (0_usize, 0_usize);

@@ -30,7 +30,7 @@ fn hits_of(store: &Store, request: impl FnOnce()) -> u64 {
 /// A regression: gets of many keys and of streams of operations dropped the state of a search that memory could not finish, and searched
 /// again. The value here is no part of its leaf, so each get resumes after its leaf.
 #[test]
-fn a_get_of_any_verb_takes_each_page_once() {
+fn every_get_method_pins_each_page_once() {
     let kit = StoreKit::steady(BLOCKS, &Arc::new(ManualClock::new(1)));
     let device = Device::new(Arc::new(MemDevice::new(BLOCKS)));
     let store = kit.create(&device);

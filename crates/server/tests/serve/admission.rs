@@ -72,7 +72,7 @@ impl Raw {
 
 /// A caller with a token gets in at once even if all places are taken, and connected clients stay.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn idle_connections_without_credentials_lock_nobody_out() {
+async fn idle_unauthenticated_connections_do_not_block_callers() {
     const PLACES: usize = 60;
     // They would stay for ever.
     let limits = ServerLimits {

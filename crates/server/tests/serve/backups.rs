@@ -31,7 +31,7 @@ fn objects(events: &[Event]) -> usize {
 
 /// The last backup is one that was sent completely, with all objects: a client that disconnects in the middle leaves none.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_backup_that_was_sent_is_noted() {
+async fn finished_backup_is_recorded() {
     let server = Running::start().await;
     let client = server.client().await;
     // More than the connection takes ahead of its reader.
@@ -57,7 +57,7 @@ async fn a_backup_that_was_sent_is_noted() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn changes_are_those_since_the_backup_that_is_named() {
+async fn incremental_backup_starts_at_named_version() {
     let server = Running::start().await;
     let client = server.client().await;
     for which in 0..20_u8 {

@@ -57,7 +57,7 @@ async fn each_call_is_counted_once() {
 }
 
 #[tokio::test]
-async fn health_is_open_where_the_operator_says_so() {
+async fn open_health_needs_no_credentials() {
     for open_health in [false, true] {
         let metrics = Arc::new(Metrics::default());
         let security = Security::new(credentials_of("correct-horse-battery"));

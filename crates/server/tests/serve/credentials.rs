@@ -169,7 +169,7 @@ async fn certificates_alone() {
 
 /// Our own client: by token, by certificate, and its errors if it is not let in.
 #[tokio::test]
-async fn the_client_shows_what_it_has() {
+async fn client_sends_configured_credentials() {
     let root = RootCertificate::new();
     let mut tls = server_pem(&root);
     tls.client_roots = Some(root.pem().into());
@@ -216,7 +216,7 @@ async fn the_client_shows_what_it_has() {
 /// The product of `openssl req -x509`: a certificate that signs itself, of an authority. It was refused as `CaUsedAsEndEntity`, by clients
 /// that named this very certificate.
 #[tokio::test]
-async fn a_certificate_that_is_its_own_root_is_believed() {
+async fn self_signed_root_is_trusted() {
     let own = || {
         let key = KeyPair::generate().unwrap();
         let mut params = CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
@@ -248,7 +248,7 @@ async fn a_certificate_that_is_its_own_root_is_believed() {
 
 /// Off loopback only with TLS and credentials, both of them.
 #[tokio::test]
-async fn other_machines_are_let_in_with_tls_and_credentials() {
+async fn remote_peers_need_tls_and_credentials() {
     let root = RootCertificate::new();
     let bind = async |tls: Option<&TlsPem>, tokens: Tokens| {
         let security = Security::new(Credentials::new(tls, tokens).unwrap());
@@ -278,7 +278,7 @@ fn keys_belong_to_their_certificates() {
 
 /// A connection does not outlive the certificate that it was opened with.
 #[tokio::test]
-async fn a_certificate_that_ends_ends_its_connection() {
+async fn expired_certificate_closes_connection() {
     let root = RootCertificate::new();
     let mut tls = server_pem(&root);
     tls.client_roots = Some(root.pem().into());

@@ -27,7 +27,7 @@ async fn slow(flush: Duration) -> Running {
 
 /// The server stops a call at its deadline; it was sent by hand, because a client would stop it itself.
 #[tokio::test]
-async fn a_call_over_its_deadline_is_ended() {
+async fn call_past_deadline_fails() {
     let server = slow(Duration::from_millis(400)).await;
     // Without its deadline it would be answered once it is durable.
     let post = Post { timeout: Some("50m"), ..Post::new("/shoal.v1.ObjectStore/Put") };
@@ -69,7 +69,7 @@ async fn half_a_request_is_dropped_at_the_deadline() {
 
 /// A streamed answer stops at the deadline too: health is watched forever otherwise.
 #[tokio::test]
-async fn a_stream_over_its_deadline_is_ended() {
+async fn stream_past_deadline_fails() {
     let server = Running::start().await;
     let post = Post { timeout: Some("100m"), ..Post::new("/grpc.health.v1.Health/Watch") };
     let answer = post.send(&server, &message(b"")).await;
@@ -81,7 +81,7 @@ async fn a_stream_over_its_deadline_is_ended() {
 
 /// Puts that are abandoned at any moment are wholly there or wholly absent, and hold nothing.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn cancelled_puts_are_wholly_there_or_absent() {
+async fn cancelled_put_is_all_or_nothing() {
     let server = Arc::new(slow(Duration::from_millis(3)).await);
     let channel = server.channel().await;
     let mut puts = JoinSet::new();
@@ -129,7 +129,7 @@ async fn cancelled_puts_are_wholly_there_or_absent() {
 
 /// Gets that are abandoned release their pins.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn cancelled_gets_hold_nothing() {
+async fn cancelled_get_releases_memory() {
     let server = Running::start().await;
     let client = server.client().await;
     for size in [70_000, 4 << 20] {

@@ -98,7 +98,7 @@ async fn a_repeated_write_batch_gives_its_first_answer() {
 
 /// The request id of an earlier write for another one: it is refused, for any two writes.
 #[tokio::test]
-async fn a_request_id_is_of_one_write() {
+async fn request_id_belongs_to_one_write() {
     let server = Running::start().await;
     let channel = server.channel().await;
     call_as::<v1::Put>(&channel, ("7", 1), put("k", "1", false)).await.unwrap();
@@ -159,7 +159,7 @@ async fn a_repeated_stream_gives_its_first_answer() {
 
 /// A call that cannot honour a request id refuses it: it was ignored.
 #[tokio::test]
-async fn a_request_id_that_means_nothing_is_refused() {
+async fn invalid_request_id_is_rejected() {
     let server = Running::start().await;
     let channel = server.channel().await;
     call_as::<v1::Put>(&channel, ("7", 1), put("k", "1", false)).await.unwrap();
@@ -182,7 +182,7 @@ async fn a_request_id_that_means_nothing_is_refused() {
 /// In one write batch a key may come twice: the last of its items stays, each has a separate version, and conditions apply to the state
 /// before the batch.
 #[tokio::test]
-async fn of_a_key_that_comes_twice_in_a_batch_the_last_stays() {
+async fn last_put_of_repeated_key_wins() {
     let server = Running::start().await;
     let channel = server.channel().await;
     let client = server.client().await;

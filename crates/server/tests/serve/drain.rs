@@ -40,7 +40,7 @@ async fn a_stream_under_way_is_finished() {
 }
 
 #[tokio::test]
-async fn a_stream_that_does_not_finish_is_cut() {
+async fn unfinished_stream_is_cut_at_shutdown() {
     let server =
         Running::with(ServerLimits { drain_max: Duration::from_millis(300), ..ServerLimits::default() })
             .await;
@@ -56,7 +56,7 @@ async fn a_stream_that_does_not_finish_is_cut() {
 }
 
 #[tokio::test]
-async fn idle_connections_do_not_hold_up_the_end() {
+async fn idle_connections_do_not_delay_shutdown() {
     let server = Running::with(ServerLimits { drain_max: FOR_EVER, ..ServerLimits::default() }).await;
     let client = server.client().await;
     client.stat().await.unwrap();

@@ -86,7 +86,7 @@ async fn a_put_begins_before_its_request_ends_and_is_answered_after() {
 
 /// A value that arrived as a whole is stored; an incomplete one is not, not even in part.
 #[tokio::test]
-async fn a_request_that_breaks_off_is_stored_as_a_whole_or_not_at_all() {
+async fn aborted_request_is_all_or_nothing() {
     let server = Running::start().await;
     let long = value(VALUE_BYTES, 5);
     let sent = frames("whole", long.clone());

@@ -45,7 +45,7 @@ async fn info(client: &Client, key: &'static str) -> Option<ObjectAttributes> {
 }
 
 #[tokio::test]
-async fn a_time_to_live_is_counted_by_the_server_and_a_moment_by_its_wall_clock() {
+async fn ttl_is_elapsed_time_and_deadline_is_wall_clock() {
     let clock = Arc::new(ManualClock::new(BEGIN));
     let server = start(&clock).await;
     let client = server.client().await;
@@ -100,7 +100,7 @@ async fn a_time_to_live_is_counted_by_the_server_and_a_moment_by_its_wall_clock(
 }
 
 #[tokio::test]
-async fn a_time_to_live_that_cannot_be_is_refused() {
+async fn impossible_ttl_is_rejected() {
     let server = start(&Arc::new(ManualClock::new(BEGIN))).await;
     let channel = server.channel().await;
     for (ttl_ns, expire_time_ns) in [(Some(0), None), (Some(5), Some(5))] {

@@ -49,7 +49,7 @@ fn attack() -> impl Strategy<Value = Vec<u8>> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn garbage_does_not_hurt_others() {
+async fn garbage_does_not_affect_other_connections() {
     let limits = ServerLimits { greeting_max: Duration::from_millis(500), ..ServerLimits::default() };
     let server = Running::with(limits).await;
     let client = server.client().await;

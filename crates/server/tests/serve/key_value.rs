@@ -98,7 +98,7 @@ async fn keys_and_values_are_bounded() {
 }
 
 #[tokio::test]
-async fn the_objects_lie_in_the_bucket_that_was_named() {
+async fn objects_go_to_configured_bucket() {
     let options = |bucket: &str| ServerOptions { kv_bucket: bucket.into(), ..ServerOptions::default() };
     let server = Running::told(options("seed")).await;
     assert_eq!(create(&server.channel().await, &"k".into(), "v".into()).await, Ok(()));
@@ -131,7 +131,7 @@ fn step() -> impl Strategy<Value = Step> {
 
 /// The answers to calls of one caller, one after the other, are those of a map; keys are random bytes of all lengths.
 #[tokio::test]
-async fn one_caller_sees_a_map() {
+async fn service_behaves_as_a_map() {
     let server = Running::start().await;
     let channel = server.channel().await;
     let mut runner = TestRunner::deterministic();

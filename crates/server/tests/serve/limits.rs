@@ -204,7 +204,7 @@ async fn a_value_without_room_is_refused_before_it_is_sent() {
 /// An answer longer than its request found no room, and an applied write was reported as refused: the client sent it again. The answers of
 /// writes are now never refused.
 #[tokio::test]
-async fn a_write_that_was_done_is_never_called_refused() {
+async fn applied_write_is_never_reported_rejected() {
     let server = Running::with(ServerLimits { bytes_in_flight_max: 100, ..ServerLimits::default() }).await;
     let channel = server.channel().await;
     let item = |key: u8, if_exists: bool| {
@@ -229,7 +229,7 @@ async fn a_write_that_was_done_is_never_called_refused() {
 }
 
 #[tokio::test]
-async fn a_client_that_sends_nothing_is_told_so() {
+async fn silent_client_gets_a_status() {
     let server = Running::with(ServerLimits {
         min_rate: MinRate { silence_max: Duration::from_secs(2), ..MinRate::default() },
         ..ServerLimits::default()
@@ -255,7 +255,7 @@ async fn a_client_that_sends_nothing_is_told_so() {
 }
 
 #[tokio::test]
-async fn a_client_that_takes_nothing_is_cut_and_others_are_served() {
+async fn client_not_reading_is_closed_and_others_continue() {
     let server = Running::with(ServerLimits {
         min_rate: MinRate { silence_max: Duration::from_secs(1), ..MinRate::default() },
         ..ServerLimits::default()
@@ -326,7 +326,7 @@ async fn connections_are_bounded() {
 }
 
 #[tokio::test]
-async fn a_server_that_is_not_there_is_named() {
+async fn unreachable_server_is_named() {
     let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let error = Client::connect(free.to_string()).await.unwrap_err();
     let message = error.to_string();

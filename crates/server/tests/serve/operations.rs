@@ -22,7 +22,7 @@ use tonic_prost::ProstCodec;
 use crate::support::{Running, figure, grpc_over, key, value};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn many_at_a_time_each_with_its_own_outcome() {
+async fn concurrent_operations_have_separate_outcomes() {
     let server = Running::start().await;
     for dedup in [false, true] {
         let options = ConnectOptions { dedup, ..server.options() };
@@ -97,7 +97,7 @@ fn operation(number: u64, action: Action, key: &'static str, value: &'static str
 }
 
 #[tokio::test]
-async fn an_error_of_one_operation_is_said_to_it_alone() {
+async fn operation_error_does_not_affect_others() {
     let server = Running::start().await;
     let mut raw = Raw::open(&server.channel().await).await;
     let long = v1::Operation { value: value(65_537, 1), ..operation(4, Action::Put, "k", "") };
@@ -135,7 +135,7 @@ async fn an_error_of_one_operation_is_said_to_it_alone() {
 }
 
 #[tokio::test]
-async fn a_message_that_breaks_the_rules_ends_the_stream_after_what_was_begun() {
+async fn invalid_message_ends_stream_after_started_operations() {
     let server = Running::start().await;
     let channel = server.channel().await;
     let mut raw = Raw::open(&channel).await;
@@ -154,7 +154,7 @@ async fn a_message_that_breaks_the_rules_ends_the_stream_after_what_was_begun() 
 
 /// A client that takes no answers is not read from either, and holds no more than a stream may.
 #[tokio::test]
-async fn a_client_that_takes_no_answers_is_made_to_wait() {
+async fn client_not_reading_is_throttled() {
     let server = Running::start().await;
     let client = server.client().await;
     client.put("", b"k", value(60_000, 1), PutOptions::default()).await.unwrap();
@@ -185,7 +185,7 @@ async fn a_client_that_takes_no_answers_is_made_to_wait() {
 
 /// A shutdown of the server closes a stream at once, in order: operations that were answered were executed, and the others were not.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_end_of_the_server_loses_nothing_and_invents_nothing() {
+async fn shutdown_answers_exactly_the_applied_operations() {
     // An open stream that delayed the shutdown would delay it for good.
     let server = Running::with(ServerLimits { drain_max: FOR_EVER, ..ServerLimits::default() }).await;
     let client = server.impatient_client().await;

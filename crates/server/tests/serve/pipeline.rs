@@ -31,7 +31,7 @@ async fn drain<T: Ord>(pipeline: &mut Pipeline<T>) -> BTreeMap<T, Result<Answer,
 }
 
 #[tokio::test]
-async fn each_answer_comes_with_its_note() {
+async fn answers_match_their_operations() {
     let server = Running::start().await;
     let client = server.client().await;
     let mut pipeline = client.pipeline("b");
@@ -94,7 +94,7 @@ async fn each_answer_comes_with_its_note() {
 
 /// Without room an operation is returned, in any state of the server; with the first answer there is room again.
 #[tokio::test]
-async fn there_is_an_end_of_the_room() {
+async fn pipeline_room_is_bounded() {
     let server = Running::start().await;
     let mut pipeline = server.client().await.pipeline("b");
     for bytes in [0, 65_536] {
@@ -195,7 +195,7 @@ const LONG: Duration = Duration::from_secs(60);
 
 /// A broken connection fails the operations that were sent over it, once each; a later operation opens it again.
 #[tokio::test]
-async fn a_broken_way_fails_what_was_sent_and_the_next_operation_takes_another() {
+async fn broken_stream_fails_sent_operations_and_reconnects() {
     let server = Running::start().await;
     let way = Proxy::to(server.address).await;
     let client = way.client(LONG).await;
@@ -244,7 +244,7 @@ async fn a_broken_way_fails_what_was_sent_and_the_next_operation_takes_another()
 
 /// The client abandons a silent server; a stream without a request may be silent.
 #[tokio::test]
-async fn a_silent_server_is_given_up() {
+async fn silent_server_times_out() {
     let server = Running::start().await;
     let way = Proxy::to(server.address).await;
     let client = way.client(Duration::from_millis(300)).await;
@@ -265,7 +265,7 @@ async fn a_silent_server_is_given_up() {
 
 /// A caller that abandons an operation returns its room, sent or not, and harms nobody else.
 #[tokio::test]
-async fn operations_that_are_given_up_leave_nothing_behind() {
+async fn dropped_operations_leave_no_state() {
     let server = Running::start().await;
     let client = server.client().await;
     let operations = client.operations("b");
@@ -295,7 +295,7 @@ async fn operations_that_are_given_up_leave_nothing_behind() {
 
 /// The runtime of a stream stops: callers that wait elsewhere get an error.
 #[test]
-fn the_end_of_the_runtime_is_the_end_of_the_wait() {
+fn runtime_shutdown_ends_waiting_calls() {
     let runtime =
         || tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     let (here, there) = (runtime(), runtime());

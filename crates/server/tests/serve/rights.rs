@@ -114,7 +114,7 @@ fn fill(server: &Running) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn every_method_keeps_to_the_rights() {
+async fn every_method_checks_rights() {
     let (server, _) = serve().await;
     fill(&server);
     let mut tried = Vec::new();
@@ -220,7 +220,7 @@ fn operation(number: u64, action: Action, says_more: bool) -> v1::Operation {
 
 /// A stream changes its bucket with each message; cached objects are served from memory on a separate path.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn each_operation_of_a_stream_keeps_to_the_rights() {
+async fn every_stream_operation_checks_rights() {
     let (server, _) = serve().await;
     let channel = server.channel().await;
     for token in [READS, FILMS, READS_FILMS, ALL] {

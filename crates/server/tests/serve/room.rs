@@ -22,7 +22,7 @@ const MIB: usize = 1 << 20;
 
 /// 131 silent streams of operations, or 85 of puts in pieces of which only the header came, took all room.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_thousand_idle_streams_take_nothing() {
+async fn thousand_idle_streams_use_no_budget() {
     let server = Running::start().await;
     // Its calls are not repeated: one that is refused fails.
     let options = ConnectOptions { attempts: 1, connections: 2, ..server.options() };
@@ -67,7 +67,7 @@ async fn a_thousand_idle_streams_take_nothing() {
 
 /// More arrives in half than there is room for: the oldest one finishes, then the next one, and no connection holds up another.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn messages_that_came_in_half_all_end() {
+async fn half_received_messages_all_finish() {
     let limits = ServerLimits {
         bytes_in_flight_max: 2 * MIB,
         connection_bytes_in_flight_max: MIB,

@@ -47,7 +47,7 @@ async fn trickle(server: &Running, bytes: &[u8], slowly: &[u8]) -> Vec<u8> {
 
 /// Every byte counted as a sign of life, so that a stream of a byte a second was served for ever.
 #[tokio::test]
-async fn a_body_that_trickles_is_cut() {
+async fn trickling_body_is_closed() {
     let min_rate = MinRate { window: Duration::from_millis(500), ..MinRate::default() };
     let server = Running::with(ServerLimits { min_rate, ..ServerLimits::default() }).await;
     let channel = server.channel().await;
@@ -58,13 +58,13 @@ async fn a_body_that_trickles_is_cut() {
     let sent = timeout(HANGS_AFTER, send::<v1::PutStream>(&channel, parts)).await.expect("it is cut");
     let status = sent.unwrap_err();
     assert_eq!((status.code(), kind(&status)), (Code::DeadlineExceeded, Kind::TooSlow), "{status:?}");
-    assert!(status.message().contains("bytes came in"), "{status:?}");
+    assert!(status.message().contains("bytes were received in"), "{status:?}");
     server.stop().await;
 }
 
 /// HTTP/2 waits for the rest of headers until it misses the answer to a ping, which it sends after 20 s.
 #[tokio::test]
-async fn headers_that_trickle_are_cut() {
+async fn trickling_headers_are_closed() {
     let server =
         Running::with(ServerLimits { greeting_max: Duration::from_millis(500), ..ServerLimits::default() })
             .await;
@@ -90,7 +90,7 @@ async fn headers_that_trickle_are_cut() {
 
 /// Between calls a client may be silent, and a body may take longer than headers.
 #[tokio::test]
-async fn a_connection_between_calls_is_not_cut() {
+async fn idle_connection_stays_open() {
     let greeting_max = Duration::from_millis(300);
     let server = Running::with(ServerLimits { greeting_max, ..ServerLimits::default() }).await;
     let mut stream = TcpStream::connect(server.address).await.unwrap();
@@ -114,7 +114,7 @@ async fn a_connection_between_calls_is_not_cut() {
 }
 
 #[tokio::test]
-async fn a_head_of_http1_that_trickles_is_cut() {
+async fn trickling_http1_head_is_closed() {
     let greeting_max = Duration::from_millis(500);
     let min_rate = MinRate { silence_max: HANGS_AFTER * 2, ..MinRate::default() };
     let server = Running::with(ServerLimits { greeting_max, min_rate, ..ServerLimits::default() }).await;

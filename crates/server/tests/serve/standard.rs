@@ -40,7 +40,7 @@ async fn health_answers() {
 }
 
 #[tokio::test]
-async fn a_store_whose_device_failed_is_not_serving_but_reads_go_on() {
+async fn failed_device_reports_not_serving_and_reads_continue() {
     let device = SimDevice::new(kit().format.blocks_max);
     let store = kit().create(&Device::new(device.clone()));
     let server = Running::over(store, ServerLimits::default()).await;
@@ -63,7 +63,7 @@ async fn a_store_whose_device_failed_is_not_serving_but_reads_go_on() {
 }
 
 #[tokio::test]
-async fn reflection_tells_the_services() {
+async fn reflection_lists_services() {
     let server = Running::start().await;
     let mut reflection = ServerReflectionClient::new(server.channel().await);
     let ask = |message_request| ServerReflectionRequest {
@@ -102,7 +102,7 @@ async fn reflection_tells_the_services() {
 /// Symptom: an open reflection stream delayed the shutdown of a server for all of the time of a drain. Cause: nothing closed the stream.
 /// Fix: it is closed when the server stops, as a watch of the health is.
 #[tokio::test]
-async fn an_open_reflection_stream_does_not_hold_up_the_end() {
+async fn open_reflection_stream_does_not_delay_shutdown() {
     let server = Running::with(ServerLimits { drain_max: FOR_EVER, ..ServerLimits::default() }).await;
     let mut reflection = ServerReflectionClient::new(server.channel().await);
     let list = MessageRequest::ListServices(String::new());

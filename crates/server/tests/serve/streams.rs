@@ -24,7 +24,7 @@ async fn nothing_stored(client: &Client, key: &[u8]) {
 }
 
 #[tokio::test]
-async fn a_large_value_there_and_back() {
+async fn large_value_round_trips() {
     let server = Running::start().await;
     let client = server.client().await;
     let value = value(LARGE, 1);
@@ -94,7 +94,7 @@ async fn a_stream_obeys_conditions() {
 
 /// tonic takes a reset of a request for its regular end: a server that stored the bytes received until then would store half a value.
 #[tokio::test]
-async fn a_stream_that_is_dropped_stores_nothing() {
+async fn dropped_put_stream_stores_nothing() {
     let server = Running::start().await;
     let client = server.client().await;
     for _ in 0..10 {
@@ -116,7 +116,7 @@ async fn a_stream_that_is_dropped_stores_nothing() {
 }
 
 #[tokio::test]
-async fn a_source_that_fails_stores_nothing() {
+async fn failing_source_stores_nothing() {
     struct Failing(usize);
 
     impl AsyncRead for Failing {
@@ -143,7 +143,7 @@ async fn a_source_that_fails_stores_nothing() {
 }
 
 #[tokio::test]
-async fn streams_that_break_the_rules_store_nothing() {
+async fn invalid_streams_store_nothing() {
     let server = Running::start().await;
     let client = server.client().await;
     let channel = server.channel().await;
@@ -190,7 +190,7 @@ async fn streams_that_break_the_rules_store_nothing() {
 }
 
 #[tokio::test]
-async fn a_value_that_changes_while_it_is_read() {
+async fn overwrite_during_streamed_read() {
     let server = Running::start().await;
     let client = server.client().await;
     let version = client.put("b", b"k", value(LARGE, 1), PutOptions::default()).await.unwrap().version.0;

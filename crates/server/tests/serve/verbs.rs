@@ -20,7 +20,7 @@ fn with(rules: RejectRules) -> PutOptions {
 }
 
 #[tokio::test]
-async fn an_object_comes_back_as_it_was_put() {
+async fn put_get_round_trip() {
     let server = Running::start().await;
     let client = server.client().await;
     let metadata = Metadata {
@@ -53,7 +53,7 @@ async fn an_object_comes_back_as_it_was_put() {
 }
 
 #[tokio::test]
-async fn an_empty_bucket_means_the_default_one_and_wrong_names_are_refused() {
+async fn empty_bucket_is_default_and_invalid_names_fail() {
     let server = Running::start().await;
     let client = server.client().await;
     client.put("", b"k", "v".into(), PutOptions::default()).await.unwrap();
@@ -95,7 +95,7 @@ async fn ranges_of_bytes() {
 }
 
 #[tokio::test]
-async fn conditions_of_writes_and_what_they_tell() {
+async fn write_conditions_and_their_errors() {
     let server = Running::start().await;
     let client = server.client().await;
     let failed = |rule, current| Err(Error::ConditionFailed { rule: Some(rule), current });
@@ -305,7 +305,7 @@ async fn stat_counts() {
 }
 
 #[tokio::test]
-async fn free_space_is_what_the_store_says() {
+async fn free_space_matches_store() {
     let server = Running::start().await;
     let client = server.client().await;
     put(&client, b"k", "v").await;
@@ -327,7 +327,7 @@ async fn free_space_is_what_the_store_says() {
 }
 
 #[tokio::test]
-async fn clients_of_one_key_are_told_apart_by_conditions() {
+async fn conditions_order_concurrent_clients() {
     let server = Running::start().await;
     let client = server.client().await;
     put(&client, b"counter", "0").await;

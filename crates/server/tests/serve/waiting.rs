@@ -165,7 +165,7 @@ async fn gets_are_answered_while_puts_wait() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_request_that_finds_no_room_in_time_is_told_so() {
+async fn wait_for_room_times_out() {
     let Full { server, channel, silent } = Full::with(Duration::from_millis(300)).await;
     let status = call::<v1::Put>(&channel, put(1, 200_000)).await.unwrap_err();
     assert_eq!((status.code(), kind(&status)), (Code::ResourceExhausted, Kind::Overloaded));

@@ -253,7 +253,7 @@ fn packed(message: &[u8]) -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn compressed_requests_are_taken_where_they_were_asked_for() {
+async fn gzip_requests_need_the_option() {
     let server = Running::told(ServerOptions { gzip: true, ..ServerOptions::default() }).await;
     let client = server.client().await;
     let post = Post { encoding: Some("gzip"), ..Post::new("/shoal.v1.ObjectStore/Put") };
@@ -312,7 +312,7 @@ async fn compressed_requests_are_taken_where_they_were_asked_for() {
 
 /// Answers are packed for clients that ask, if the server's options allow it, and if it pays: one message or many.
 #[tokio::test]
-async fn answers_are_packed_for_a_client_that_asks() {
+async fn answers_are_compressed_on_request() {
     let options = ServerOptions { gzip: true, gzip_answers: true, ..ServerOptions::default() };
     for (is_told, server) in [(true, Running::told(options).await), (false, Running::start().await)] {
         let client = server.client().await;

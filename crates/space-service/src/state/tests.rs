@@ -243,7 +243,7 @@ proptest! {
 }
 
 #[test]
-fn calls_that_make_no_sense_change_nothing() {
+fn invalid_calls_change_nothing() {
     let mut state = SpaceState::new(100, GROUP);
     assert!(state.open(10, 1).is_err(), "too short a life");
     let (session, _) = state.open(TIME_TO_LIVE, 1).unwrap();

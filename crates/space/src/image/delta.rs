@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_are_sorted_merged_and_cleared_of_what_is_in_both() {
+    fn lists_are_sorted_merged_and_cancelled() {
         let taken = runs(&[(50, 10), (10, 5), (15, 5), (30, 10)]);
         let freed = runs(&[(12, 2), (35, 20), (100, 1)]);
         let delta = Delta::new(7, &taken, &freed).unwrap();
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn every_flipped_bit_and_every_cut_is_noticed() {
+    fn every_flipped_bit_and_truncation_is_detected() {
         let delta = Delta::new(9, &runs(&[(5, 1), (300, 1000)]), &runs(&[(7, 16)])).unwrap();
         let bytes = delta.encode(&DEVICE);
         for cut in 0..bytes.len() {

@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn a_delta_is_what_the_document_says() {
+    fn delta_matches_document() {
         let taken = [Run::new(300, 7), Run::new(310, 1)];
         let bytes = Delta::new(0x1122_3344_5566, &taken, &[Run::new(5, 128)]).unwrap().encode(&DEVICE);
         let crc = crc32c(&bytes[4..]).to_le_bytes();
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn a_snapshot_piece_is_what_the_document_says() {
+    fn snapshot_piece_matches_document() {
         let mut image = FreeImage::new(200, 32);
         for run in [Run::new(65, 2), Run::new(96, 1), Run::new(98, 1), Run::new(127, 1)] {
             image.free(run).unwrap();

@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn an_incomplete_group_forgives_takes_of_what_it_does_not_know_but_not_double_frees() {
+    fn incomplete_group_accepts_unknown_takes_but_no_double_free() {
         let mut image = FreeImage::new(100, 16);
         image.mark_incomplete(20..33);
         image.mark_incomplete(99..2000);

@@ -339,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn full_empty_and_shredded_images_come_back() {
+    fn full_empty_and_fragmented_images_round_trip() {
         for image in [
             image(1000, 16, &[]),
             image(1000, 16, &[(0, 1000)]),
@@ -379,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bad_piece_costs_the_groups_that_it_covers_and_no_others() {
+    fn bad_piece_loses_only_its_groups() {
         let image = shredded(30, 2000);
         let expected: Vec<_> = image.snapshot(DEVICE, 5).collect();
         assert!(expected.len() >= 4, "{} pieces", expected.len());
@@ -451,7 +451,7 @@ mod tests {
     }
 
     #[test]
-    fn every_flipped_bit_and_every_cut_is_noticed() {
+    fn every_flipped_bit_and_truncation_is_detected() {
         let image = image(1000, 16, &[(0, 1), (2, 1), (4, 1), (40, 3), (999, 1)]);
         let piece = pieces(&image).remove(0);
         let read = |bytes: &[u8]| SnapshotReader::new(FreeImage::new(1000, 16), DEVICE, 5, 1).piece(0, bytes);

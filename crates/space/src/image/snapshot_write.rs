@@ -173,7 +173,7 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(32))]
 
         #[test]
-        fn no_snapshot_has_more_pieces(
+        fn snapshot_piece_count_is_bounded(
             shift in 4_u32..=16,
             blocks in 1_u64..60_000,
             behind in 0_u64..1_000_000,

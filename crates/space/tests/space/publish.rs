@@ -39,7 +39,7 @@ impl Stored {
 }
 
 #[test]
-fn snapshot_and_deltas_give_back_what_was_published() {
+fn snapshot_and_deltas_restore_published_state() {
     let random = SeededEntropy::new(3);
     let mut image = FreeImage::new(BLOCKS, group_blocks_for(BLOCKS));
     image.free(Run::new(100, BLOCKS as u32 - 100)).expect("valid");

@@ -323,7 +323,7 @@ mod tests {
 
     /// INV-28: a layer that is being compacted is ignored below the frontier, and no layer above it is.
     #[test]
-    fn the_frontier_divides_the_say() {
+    fn compacting_layer_is_ignored_below_frontier() {
         let mut trees = Trees::only(root(1, 10));
         for block in 2..5 {
             trees = trees.with_layer(root(block, 5), 5, 0);

@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_says_what_was_written() {
+    fn page_round_trips() {
         let (bytes, crc) = encode(TREE, &layers(), Lsn(9), 64);
         let stored = LayersRef { block: 64, crc, copies: 2 };
         let read = decode(TREE, stored, &bytes).unwrap();
@@ -190,7 +190,7 @@ mod tests {
 
     /// The checksum may be right and the fields wrong: an edit by hand, or a bug.
     #[test]
-    fn figures_that_cannot_be_are_refused() {
+    fn impossible_counts_are_rejected() {
         let mut many = layers();
         many.list[1].entries = ENTRIES_MAX + 1;
         for wrong in [many, Layers { live: ENTRIES_MAX + 1, ..layers() }] {

@@ -255,7 +255,7 @@ fn a_device_error_ends_the_apply_and_the_old_tree_is_whole() {
 }
 
 #[test]
-fn the_walk_reports_each_damage_and_goes_on() {
+fn walk_reports_damage_and_continues() {
     let tree = tree_of(20_000);
     let (_, seen) = tree.walk();
     let pages = [seen.leaves[3], seen.leaves[90], seen.inner[1]];
@@ -433,7 +433,7 @@ proptest! {
 
     /// Any bytes in any pages, as if checksums were disabled.
     #[test]
-    fn no_stored_bytes_make_it_panic(
+    fn random_stored_bytes_never_panic(
         shape in 0..6_u8,
         changes in prop::collection::vec((any::<prop::sample::Index>(), 4..BLOCK_BYTES, any::<u8>()), 1..6),
         near in prop::collection::vec((any::<prop::sample::Index>(), 4..200_usize, any::<u8>()), 0..10),

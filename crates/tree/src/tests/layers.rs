@@ -125,7 +125,7 @@ fn filters_save_the_reads_of_leaves() {
 
 /// Half of the keys are in ten layers, the others in the base. All pages above the leaves are in memory, no leaf is.
 #[test]
-fn a_get_through_ten_layers_reads_one_leaf_and_that_of_an_absent_key_none() {
+fn get_through_ten_layers_reads_at_most_one_leaf() {
     let memory = Memory::default();
     // An entry of eight bytes is a tombstone in a layer.
     let mut entries = entries(20_000);

@@ -240,7 +240,7 @@ fn futures_are_send() {
 
 /// A lookup that resumes below the pages in memory returns the same as a whole one, with any number of pages in memory.
 #[test]
-fn a_lookup_goes_on_where_memory_ends() {
+fn lookup_resumes_at_first_uncached_page() {
     let mut tree = Checked::new();
     tree.apply(random_puts(&SeededEntropy::new(3), 3_000, u64::MAX));
     assert!(tree.root.height >= 2);

@@ -51,7 +51,7 @@ fn strange() -> (Fixture, u64, u64) {
 }
 
 #[test]
-fn entries_and_runs_that_mean_nothing_are_named() {
+fn invalid_entries_and_runs_are_reported() {
     let (made, leaf, fixed) = strange();
     let report = made.check(false);
     let end = made.superblock.device_blocks;
@@ -71,7 +71,7 @@ fn entries_and_runs_that_mean_nothing_are_named() {
 
 /// A repair recounts around entries that cannot be read, trusts none of them, and keeps the rest.
 #[test]
-fn a_repair_of_what_means_nothing_keeps_the_rest() {
+fn repair_of_invalid_entries_keeps_the_rest() {
     let (made, leaf, _) = strange();
     let report = made.check(true);
     assert!(!report.notes.iter().any(|note| note.contains("did not get to its end")), "{report:?}");
@@ -113,7 +113,7 @@ fn blocks_of_two_objects_are_named() {
 }
 
 #[test]
-fn a_check_tells_how_far_it_is() {
+fn check_reports_progress() {
     let mut made = Fixture::new();
     made.publish();
     let store = made.open().unwrap();
@@ -166,7 +166,7 @@ fn objects_are_counted_as_a_listing_has_them() {
 }
 
 #[test]
-fn more_than_a_report_lists_is_counted() {
+fn problems_beyond_report_limit_are_counted() {
     let mut report = CheckReport::default();
     for which in 0..PROBLEMS_MAX + 2 {
         report.problem("wrong".into(), which as u64);
@@ -188,7 +188,7 @@ fn more_than_a_report_lists_is_counted() {
 
 /// A record of the log that cannot be decoded, although its checksum is right.
 #[test]
-fn a_record_that_cannot_be_read_is_named() {
+fn unreadable_record_is_reported() {
     let mut made = Fixture::new();
     made.publish();
     made.batch(&[encode_record(RecordKind::Put, TabletId(0), key(1).encoded(), &[&[9]], false)]);
@@ -224,7 +224,7 @@ fn a_count_that_is_wrong_is_named() {
 }
 
 #[test]
-fn hidden_keys_are_those_of_any_gap() {
+fn hidden_keys_cover_all_gaps() {
     let gap = |low: &str, high: Option<&str>| Gap {
         block: 1,
         low: low.into(),

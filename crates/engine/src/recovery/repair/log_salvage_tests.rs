@@ -177,7 +177,7 @@ fn records_that_a_tree_has_already_are_not_done_again() {
 /// With a second damage, the batches between the two are linked to nothing: only the batches after the later damage are
 /// written again.
 #[test]
-fn only_batches_linked_to_the_newest_one_are_believed() {
+fn salvage_uses_only_batches_linked_to_newest() {
     let (sim, device, places) = batches_of_one(6);
     for lost in [1, 3] {
         sim.corrupt(ring(&device).block(places[lost]), 90, 0x40);
@@ -192,7 +192,7 @@ fn only_batches_linked_to_the_newest_one_are_believed() {
 /// If one value cannot be read, no record of its write batch is written again, its objects are named, and older records
 /// count.
 #[test]
-fn a_write_batch_is_done_again_as_a_whole_or_not_at_all() {
+fn salvaged_batch_is_all_or_nothing() {
     let (sim, device) = formatted();
     let store = open(&device);
     perform(&store, &vec![(0, Some(value(0, 50)))]);
@@ -229,7 +229,7 @@ fn a_write_batch_is_done_again_as_a_whole_or_not_at_all() {
 
 /// A salvaged write keeps its outcome: a client that sends it again does not write twice (R17).
 #[test]
-fn a_write_that_is_done_again_is_known_when_it_is_sent_again() {
+fn salvaged_write_keeps_its_request_id() {
     let (sim, device) = formatted();
     // The outcome has a deadline, by the clock that the repair uses, too.
     let store = open_in(&device, Environment::default());
@@ -259,7 +259,7 @@ fn a_write_that_is_done_again_is_known_when_it_is_sent_again() {
 
 /// The repair holds no more than memory allows, and the report says where that ended.
 #[test]
-fn records_that_memory_has_no_room_for_are_said_to_be_lost() {
+fn records_beyond_memory_are_reported_lost() {
     let (sim, device) = formatted();
     let store = open(&device);
     let damaged = head(&store);
@@ -296,7 +296,7 @@ fn is_same(one: &Image, other: &Image) -> bool {
 
 /// If memory cannot hold everything, nothing is written without the option for it.
 #[test]
-fn a_repair_that_would_lose_what_can_be_read_writes_nothing() {
+fn repair_that_would_lose_readable_data_writes_nothing() {
     let (sim, device) = formatted();
     let store = open(&device);
     let damaged = head(&store);
@@ -330,7 +330,7 @@ fn a_repair_that_would_lose_what_can_be_read_writes_nothing() {
 
 /// Once the repair writes, the batches after the damage are in memory only: the warning comes before the first write.
 #[test]
-fn that_a_repair_cannot_be_repeated_is_said_before_it_writes() {
+fn unrepeatable_repair_warns_before_writing() {
     let (sim, device) = formatted();
     let store = open(&device);
     let damaged = head(&store);
@@ -359,7 +359,7 @@ fn that_a_repair_cannot_be_repeated_is_said_before_it_writes() {
 
 /// Promised records after the newest whole batch are lost, too, and their numbers are named.
 #[test]
-fn promised_records_behind_the_newest_batch_are_named() {
+fn promised_records_after_newest_batch_are_reported() {
     let (sim, device) = formatted();
     let store = open(&device);
     let mut places = Vec::new();
@@ -395,7 +395,7 @@ fn an_epoch_without_batches_hides_nothing() {
 /// With the newest superblock the log's current tail is lost: the log has continued more than a ring beyond the older
 /// tail.
 #[test]
-fn batches_further_than_a_ring_behind_the_tail_are_seen() {
+fn batches_beyond_one_ring_after_tail_are_found() {
     let (sim, device) = formatted();
     let store = open(&device);
     for turn in 0.. {
@@ -428,7 +428,7 @@ fn batches_further_than_a_ring_behind_the_tail_are_seen() {
 
 /// An object that a durable batch saw expired stays expired, even if the opening did not see that batch (R18).
 #[test]
-fn the_clock_of_expiry_is_taken_over_from_behind_the_damage() {
+fn expiry_clock_is_salvaged_after_damage() {
     const LATE_NS: u64 = 1 << 62;
     let (sim, device) = formatted();
     let clock = Arc::new(ManualClock::new(1_000));
@@ -462,7 +462,7 @@ fn steps_are_taken_from_the_end() {
 
 /// Records that no writer makes, with valid checksums: their write batch is left out, and its other objects are named.
 #[test]
-fn a_record_that_no_write_batch_can_have_is_left_out_with_its_reason() {
+fn invalid_record_is_skipped_with_reason() {
     let (_sim, device) = formatted();
     let (_, recovery) = read(&device);
     let delete = |tablet, key: &[u8]| encode_record(RecordKind::Delete, TabletId(tablet), key, &[], false);
@@ -500,7 +500,7 @@ fn a_record_that_no_write_batch_can_have_is_left_out_with_its_reason() {
 
 /// A batch that cannot be written is reported and does not stop the others; a read-only store stops all.
 #[test]
-fn a_write_batch_that_fails_is_named_and_the_next_one_follows() {
+fn failed_salvaged_batch_is_reported_and_next_continues() {
     let put = |which, bytes| {
         (key(which), Change::PutWith { value: vec![1; bytes].into(), options: Box::default() })
     };

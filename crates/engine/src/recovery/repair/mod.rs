@@ -364,7 +364,7 @@ mod tests {
 
     /// A failed part does not end the others; a failed device does.
     #[test]
-    fn a_failed_part_is_noted_and_ends_the_repair_of_a_failed_device_only() {
+    fn failed_part_stops_repair_only_on_device_failure() {
         let mut made = Fixture::new();
         made.publish();
         let store = made.open().unwrap();

@@ -95,7 +95,7 @@ fn objects_in_an_uncut_log_are_restored() {
 }
 
 #[test]
-fn one_object_that_cannot_be_restored_does_not_end_the_others() {
+fn failed_restore_does_not_stop_others() {
     let (sim, device) = formatted();
     let store = open(&device);
     let key = key_of(&store, 1);
@@ -200,7 +200,7 @@ fn metadata_in_front_of_a_value_are_restored() {
 
 /// The newest records are held until memory is full; older ones stay lost, and the report says so.
 #[test]
-fn records_that_memory_has_no_room_for_are_said_to_stay_lost() {
+fn records_beyond_memory_stay_lost_and_are_reported() {
     let (sim, device) = formatted();
     let store = open(&device);
     let mut keys = (0..)
@@ -234,7 +234,7 @@ fn records_that_memory_has_no_room_for_are_said_to_stay_lost() {
 
 /// An unreadable entry with the record's version is lost, as if its page were.
 #[test]
-fn an_entry_that_cannot_be_read_is_lost() {
+fn unreadable_entry_is_lost() {
     use crate::testing::fixtures::Fixture;
     let mut made = Fixture::new();
     let block = made.block();

@@ -55,7 +55,7 @@ fn with_child_at(image: &Image, superblock: &Superblock, wrong: u64) -> Image {
 }
 
 #[test]
-fn a_child_lies_where_pages_may_lie() {
+fn child_outside_page_area_is_rejected() {
     let (image, superblock) = subject();
     let layout = superblock.layout;
     let places = [0, 1, layout.log_first(), layout.data_first() - 1, BLOCKS, BLOCKS + 7, (1 << 48) - 1];

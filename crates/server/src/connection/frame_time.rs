@@ -1,4 +1,4 @@
-//! Finds the borders of the HTTP/2 frames that a peer sends, and limits the time of one.
+//! Limits the time of one HTTP/2 frame: finds the borders of the frames that a peer sends, and parses nothing else.
 //!
 //! A client that sends a byte of its headers now and then would hold a connection, and the headers decoded so far: HTTP/2 itself waits for
 //! the rest while the peer answers pings, or forty seconds if it does not. The body of a request has a separate minimum rate, in
@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn only_bodies_may_take_their_time() {
+    fn only_bodies_may_arrive_slowly() {
         let mut frames = Frames::default();
         assert!(frames.is_awaited(), "the first frame");
         assert!(frames.take(&frame(4, 0, 0)) && !frames.is_awaited());

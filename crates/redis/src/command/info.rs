@@ -1,4 +1,4 @@
-//! Figures of INFO: the frontend's counts and the store's state. `shoal stat` and the metrics have the same.
+//! The figures of INFO: the frontend's counts and the store's state. `shoal stat` and the metrics have the same.
 
 use std::fmt::Write;
 use std::sync::atomic::Ordering;

@@ -25,9 +25,9 @@ use tokio::sync::watch;
 use super::batch::{Batch, Item, Numbered, RESULTS, VALUE};
 use crate::answer::assembly::{Assembly, Value};
 use crate::auth::{Authenticated, Revoked};
-use crate::call::messages::Messages;
-use crate::call::parted::Parted;
 use crate::call::receive::FrameBody;
+use crate::call::stream_messages::Messages;
+use crate::call::with_value::WithValue;
 use crate::convert;
 use crate::failure::Failure;
 use crate::flow::MemoryPermit;
@@ -57,7 +57,7 @@ const STEP_BYTES: usize = 64 << 10;
 
 /// Executes the operations in the messages of `request`. Stops early, but completes the started operations, when `draining` becomes true or
 /// its caller is `revoked`.
-pub(crate) fn exchange<B: FrameBody + Send + 'static>(
+pub(crate) fn run<B: FrameBody + Send + 'static>(
     request: Authenticated<Messages<B>>,
     permit: Arc<MemoryPermit>,
     mut draining: watch::Receiver<bool>,
@@ -113,7 +113,7 @@ enum Outcome {
     /// A write that is complete when it is durable.
     Placed(Ticket),
     /// A result, and its value.
-    Done(Box<Parted<v1::OperationResult>>),
+    Done(Box<WithValue<v1::OperationResult>>),
 }
 
 impl From<v1::OperationResult> for Outcome {
@@ -477,7 +477,7 @@ async fn perform(
             let info = Some(convert::info(&info));
             Ok(v1::OperationResult { info, ..result(operation.number) }.into())
         }
-        Action::Unspecified => Err(Failure::invalid("an operation of no kind that is known here")),
+        Action::Unspecified => Err(Failure::invalid("unknown kind of operation")),
     }
 }
 
@@ -495,7 +495,7 @@ async fn get(
     let value = if value_omitted { Buffer::new() } else { object.value };
     let info = Some(convert::info(&object.info));
     let result = v1::OperationResult { info, value_omitted, ..result(operation.number) };
-    Ok(Outcome::Done(Box::new(Parted { message: result, value })))
+    Ok(Outcome::Done(Box::new(WithValue { message: result, value })))
 }
 
 async fn put(store: &Store, key: &ObjectKey, operation: v1::Operation) -> Result<Outcome, Failure> {

@@ -13,9 +13,9 @@ use shoal_engine::{Error, ValueReader, ValueWriter};
 
 use super::get::check_version;
 use crate::auth::{Authenticated, Revoked};
-use crate::call::messages::Messages;
-use crate::call::parted::Parted;
 use crate::call::receive::FrameBody;
+use crate::call::stream_messages::Messages;
+use crate::call::with_value::WithValue;
 use crate::convert;
 use crate::failure::Failure;
 use crate::wire::take_front;
@@ -67,7 +67,7 @@ async fn receive(
             Some(Part::End(end)) if end.bytes == bytes => return Ok(bytes),
             Some(Part::End(end)) => {
                 let announced = end.bytes;
-                return Err(Failure::invalid(format!("{bytes} bytes came of a value of {announced}")));
+                return Err(Failure::invalid(format!("{bytes} bytes were sent for a value of {announced}")));
             }
             Some(Part::Header(_)) => return Err(Failure::invalid("a second header in the stream")),
             None => return Err(Failure::broken_off()),
@@ -94,15 +94,15 @@ async fn next_part(parts: &mut Messages<impl FrameBody>) -> Result<Option<Part>,
     let Some(message) = poll_fn(|context| parts.poll_next(context)).await else { return Ok(None) };
     match v1::PutStreamRequest::decode(message?).map_err(not_protobuf)?.part {
         Some(part) => Ok(Some(part)),
-        None => Err(Failure::invalid("a message of the stream has no part that is known here")),
+        None => Err(Failure::invalid("unknown part in a message of the stream")),
     }
 }
 
 /// Reads one object, or a range of it.
 pub(crate) async fn get_stream(
-    request: Authenticated<Parted<v1::GetStreamRequest>>,
-) -> Result<impl Stream<Item = Result<Parted<v1::GetStreamResponse>, Failure>> + Send + 'static, Failure> {
-    let (Parted { message, .. }, admitted) = request.take();
+    request: Authenticated<WithValue<v1::GetStreamRequest>>,
+) -> Result<impl Stream<Item = Result<WithValue<v1::GetStreamResponse>, Failure>> + Send + 'static, Failure> {
+    let (WithValue { message, .. }, admitted) = request.take();
     let key = convert::object_key(&message.bucket, &message.key)?;
     let value = admitted.to_read(key.bucket())?.get_stream(&key, convert::range(message.range)).await;
     let value = value.map_err(|error| Failure::of(&error))?.ok_or_else(|| Failure::not_found(&key))?;
@@ -124,7 +124,7 @@ struct Sending {
 }
 
 impl Sending {
-    async fn next(&mut self) -> Result<Option<Parted<v1::GetStreamResponse>>, Failure> {
+    async fn next(&mut self) -> Result<Option<WithValue<v1::GetStreamResponse>>, Failure> {
         while self.piece.is_empty() {
             match self.value.next().await.map_err(|error| Failure::of(&error))? {
                 Some(piece) => self.piece = piece,
@@ -140,8 +140,8 @@ impl Sending {
     }
 }
 
-fn message(info: Option<v1::ObjectInfo>, chunk: Buffer) -> Parted<v1::GetStreamResponse> {
-    Parted { message: v1::GetStreamResponse { info, chunk: Bytes::new() }, value: chunk }
+fn message(info: Option<v1::ObjectInfo>, chunk: Buffer) -> WithValue<v1::GetStreamResponse> {
+    WithValue { message: v1::GetStreamResponse { info, chunk: Bytes::new() }, value: chunk }
 }
 
 #[cfg(test)]

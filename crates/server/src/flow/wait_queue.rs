@@ -1,9 +1,9 @@
-//! The line of messages without room: the oldest one may take in more, so that one message can always finish.
+//! The queue of messages without room: the oldest one may take in more, so that one message can always finish.
 //!
 //! A message is counted when its bytes arrive, and not before: a client that announces much and sends nothing takes nothing from others.
 //! Many messages may have arrived in half when the budget is used up. They wait then, each with one frame and its bytes in HTTP/2's window.
 //! Only the longest waiting message may use a certain part of the budget, which takes in its rest; when the store has finished with that
-//! message, the next one has its turn. Messages of streams and unary requests wait in the same line. The bytes of a connection's waiting
+//! message, the next one has its turn. Messages of streams and unary requests wait in the same queue. The bytes of a connection's waiting
 //! messages in HTTP/2 may not fill the window that the oldest one needs, so their number is bounded. The model below tries all orders of
 //! these events.
 
@@ -19,19 +19,19 @@ pub(crate) const WINDOW_LEFT_BYTES: usize = 4 << 20;
 /// Bytes that the longest waiting message may hold without room: more than any message has.
 pub(crate) const OLDEST_BYTES: usize = 8 << 20;
 
-/// A place in the line.
+/// A place in the queue.
 pub(crate) type Number = u64;
 
 /// The messages that wait or have waited and have not finished, in the order of their arrival, each with a `W`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Order<W> {
     next: Number,
-    line: BTreeMap<Number, W>,
+    queue: BTreeMap<Number, W>,
 }
 
 impl<W> Default for Order<W> {
     fn default() -> Self {
-        Self { next: 0, line: BTreeMap::new() }
+        Self { next: 0, queue: BTreeMap::new() }
     }
 }
 
@@ -39,32 +39,32 @@ impl<W> Order<W> {
     fn join(&mut self, who: W) -> Number {
         let number = self.next;
         self.next += 1;
-        self.line.insert(number, who);
+        self.queue.insert(number, who);
         number
     }
 
     fn is_first(&self, number: Number) -> bool {
-        self.line.first_key_value().is_some_and(|(first, _)| *first == number)
+        self.queue.first_key_value().is_some_and(|(first, _)| *first == number)
     }
 }
 
 /// Returns true if a message of which `held` bytes have arrived may take in a `frame` more. `oldest` is the limit of the first message of
-/// the line.
+/// the queue.
 fn may_go_on(has_room: bool, is_first: bool, held: usize, frame: usize, oldest: usize) -> bool {
     has_room || (is_first && held + frame <= oldest)
 }
 
-/// The line of a server.
+/// The queue of a server.
 #[derive(Debug, Default)]
-pub(crate) struct Line {
+pub(crate) struct WaitQueue {
     order: Mutex<Order<Option<Waker>>>,
-    /// The number of messages in the line: usually zero, so that no thread takes the lock.
+    /// The number of messages in the queue: usually zero, so that no thread takes the lock.
     count: AtomicUsize,
     /// Bytes of them that HTTP/2 may hold.
     pub(super) waiting: AtomicUsize,
 }
 
-impl Line {
+impl WaitQueue {
     fn lock(&self) -> MutexGuard<'_, Order<Option<Waker>>> {
         self.order.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -75,23 +75,23 @@ impl Line {
         if self.count.load(Ordering::SeqCst) == 0 {
             return;
         }
-        let wakers: Vec<Waker> = self.lock().line.values_mut().filter_map(Option::take).collect();
+        let wakers: Vec<Waker> = self.lock().queue.values_mut().filter_map(Option::take).collect();
         wakers.into_iter().for_each(Waker::wake);
     }
 }
 
-/// A message's place in the line, from its first wait for room until its bytes are released.
+/// A message's place in the queue, from its first wait for room until its bytes are released.
 #[derive(Debug)]
 pub(crate) struct MessagePlace {
-    line: Arc<Line>,
+    queue: Arc<WaitQueue>,
     number: Number,
 }
 
 impl MessagePlace {
-    pub(crate) fn join(line: &Arc<Line>) -> Self {
-        line.count.fetch_add(1, Ordering::SeqCst);
-        let number = line.lock().join(None);
-        Self { line: Arc::clone(line), number }
+    pub(crate) fn join(queue: &Arc<WaitQueue>) -> Self {
+        queue.count.fetch_add(1, Ordering::SeqCst);
+        let number = queue.lock().join(None);
+        Self { queue: Arc::clone(queue), number }
     }
 
     /// Returns true if the message, which holds `held` bytes and has a `frame` more, may continue. If not, `waker` is woken when that may
@@ -103,9 +103,9 @@ impl MessagePlace {
         waker: &Waker,
         has_room: impl FnOnce() -> bool,
     ) -> bool {
-        let mut order = self.line.lock();
+        let mut order = self.queue.lock();
         // Before the budget is checked: a thread that releases bytes later wakes this one.
-        if let Some(place) = order.line.get_mut(&self.number) {
+        if let Some(place) = order.queue.get_mut(&self.number) {
             *place = Some(waker.clone());
         }
         may_go_on(has_room(), order.is_first(self.number), held, frame, OLDEST_BYTES)
@@ -114,11 +114,11 @@ impl MessagePlace {
 
 impl Drop for MessagePlace {
     fn drop(&mut self) {
-        let gone = self.line.lock().line.remove(&self.number);
+        let gone = self.queue.lock().queue.remove(&self.number);
         drop(gone);
-        self.line.count.fetch_sub(1, Ordering::SeqCst);
+        self.queue.count.fetch_sub(1, Ordering::SeqCst);
         // Another one is the first now.
-        self.line.wake();
+        self.queue.wake();
     }
 }
 
@@ -248,7 +248,7 @@ mod tests {
                 }
                 Stage::Whole => {
                     (message.held, message.stage) = (0, Stage::Done);
-                    message.number.take().map(|number| next.order.line.remove(&number));
+                    message.number.take().map(|number| next.order.queue.remove(&number));
                 }
                 Stage::Coming | Stage::Done | Stage::Refused => {}
             }
@@ -304,7 +304,7 @@ mod tests {
 
     /// Every step reduces the remaining work, so a world without a stuck message finishes.
     #[test]
-    fn in_all_orders_all_messages_end() {
+    fn all_schedules_complete_all_messages() {
         for messages in [
             &[(0, 3), (0, 3), (0, 3)][..],
             &[(0, 2), (1, 3), (2, 3)],
@@ -326,7 +326,7 @@ mod tests {
 
     /// Each part of the rule is needed: the model can fail.
     #[test]
-    fn without_a_part_of_the_rule_all_stand_still() {
+    fn each_part_of_the_rule_is_needed() {
         let messages = [(0, 3), (1, 3), (2, 3)];
         for rules in [Rules { oldest: 0, ..RULES }, Rules { oldest: 3, ..UNARY }] {
             assert!(explore(&messages, rules).stuck > 0, "too little is kept for the oldest");
@@ -337,23 +337,23 @@ mod tests {
     }
 
     #[test]
-    fn the_first_of_the_line_is_woken_when_it_may_go_on() {
-        let line = Arc::<Line>::default();
+    fn first_waiter_is_woken_when_room_is_free() {
+        let queue = Arc::<WaitQueue>::default();
         let (wakes, waker) = Wakes::new();
-        let (first, second) = (MessagePlace::join(&line), MessagePlace::join(&line));
+        let (first, second) = (MessagePlace::join(&queue), MessagePlace::join(&queue));
         assert!(first.may_go_on(0, 1, &waker, || false), "the oldest one");
         assert!(!first.may_go_on(OLDEST_BYTES, 1, &waker, || false), "it has its end, too");
         assert!(!second.may_go_on(0, 1, &waker, || false));
         assert!(second.may_go_on(0, 1, &waker, || true));
-        line.wake();
+        queue.wake();
         assert_eq!(wakes.count(), 2, "both had asked");
-        line.wake();
+        queue.wake();
         assert_eq!(wakes.count(), 2, "nobody has asked again");
         assert!(!second.may_go_on(0, 1, &waker, || false));
         drop(first);
         assert_eq!(wakes.count(), 3);
         assert!(second.may_go_on(0, 1, &waker, || false), "it is the oldest one now");
         drop(second);
-        assert_eq!(line.count.load(Ordering::Relaxed), 0);
+        assert_eq!(queue.count.load(Ordering::Relaxed), 0);
     }
 }

@@ -1,4 +1,4 @@
-//! The messages of a stream, each in one piece: in its received memory, if it is within one frame of HTTP/2.
+//! The received messages of a stream, each in one piece: in its received memory, if it is within one frame of HTTP/2.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use tonic::Status;
 use super::receive::{FrameBody, KEPT_BYTES_MIN, append_frame};
 use crate::failure::Failure;
 use crate::flow::MemoryPermit;
-use crate::flow::turn::Turn;
+use crate::flow::room_wait::RoomWait;
 use crate::wire::{PREFIX_BYTES, length};
 
 /// Takes the messages off the body of a request.
@@ -36,7 +36,7 @@ struct Account {
     /// True if a frame arrived without room for it.
     is_over: bool,
     /// Of the message that is arriving, and of the one that was returned last.
-    turn: Turn,
+    wait: RoomWait,
 }
 
 impl Account {
@@ -44,7 +44,7 @@ impl Account {
         self.permit.take(bytes);
         self.held += bytes;
         self.is_over = !self.permit.has_room();
-        self.turn.came(bytes, !self.is_over);
+        self.wait.came(bytes, !self.is_over);
     }
 
     /// A message is complete.
@@ -57,7 +57,7 @@ impl Account {
     fn end_message(&mut self) {
         if self.given > 0 {
             self.permit.give(std::mem::take(&mut self.given));
-            self.turn = Turn::default();
+            self.wait = RoomWait::default();
         }
     }
 
@@ -67,7 +67,7 @@ impl Account {
             let (permit, wait_max) = (&self.permit, self.room_wait_max);
             // The total length is not known.
             let bytes = (self.held, usize::MAX);
-            ready!(self.turn.poll(permit, bytes, wait_max, context, || permit.has_room()))?;
+            ready!(self.wait.poll(permit, bytes, wait_max, context, || permit.has_room()))?;
         }
         self.is_over = false;
         Poll::Ready(Ok(()))
@@ -94,7 +94,7 @@ impl<B: FrameBody> Messages<B> {
         room_wait_max: Duration,
     ) -> Self {
         let account =
-            Account { permit, room_wait_max, held: 0, given: 0, is_over: false, turn: Turn::default() };
+            Account { permit, room_wait_max, held: 0, given: 0, is_over: false, wait: RoomWait::default() };
         Self { account: Some(account), ..Self::new(body, message_bytes_max) }
     }
 
@@ -195,7 +195,7 @@ mod tests {
         }
 
         #[test]
-        fn garbage_is_an_error_or_messages(bytes in prop::collection::vec(any::<u8>(), 0..40), cut in 1..9_usize) {
+        fn random_bytes_never_panic_stream_parser(bytes in prop::collection::vec(any::<u8>(), 0..40), cut in 1..9_usize) {
             if let Ok(taken) = messages(&bytes, cut) {
                 prop_assert_eq!(taken.iter().map(|message| message.len() + PREFIX_BYTES).sum::<usize>(), bytes.len());
             }

@@ -1,14 +1,13 @@
-//! Starts the commands that a connection received: at once if they need no task, or as tasks that its queue drives.
+//! Starts the commands that a connection received: by the fast path (`fast_path.rs`), at once if they need no task, or as tasks that its
+//! queue drives.
 
 use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
-use shoal_base::hash::hash64;
-use shoal_engine::{Lookup, ObjectKey, ReceiveBuffer, Ticket, TryGet};
-use shoal_metrics::{Marks, RequestResult};
+use shoal_engine::ReceiveBuffer;
+use shoal_metrics::Marks;
 use shoal_resp::{Reply, Request};
-use smallvec::smallvec;
 
 use super::Connection;
 use super::in_flight::{ANSWER_BYTES_GUESS, InFlight, Popped, Through};
@@ -18,14 +17,13 @@ use crate::command::call::{
     Call, Command, ConnectionState, Finished, Order, Outcome, Replies, Run, Scope, TOO_LONG, Task,
     Transaction, is, memory_of, wrong_count,
 };
-use crate::command::{read, write};
 use crate::command::{request_id_of, table, transactions};
 use crate::shared::Shared;
 use crate::timing::{Timed, result_of, shown_key};
 
 impl Connection {
     /// Starts the received commands that may start; false if it must wait for one of them, or for the client.
-    pub(super) fn begin_commands(&mut self, shared: &mut Shared) -> bool {
+    pub(super) fn start_commands(&mut self, shared: &mut Shared) -> bool {
         let limits = &shared.frontend.options.limits;
         let (commands_max, answers_max) = (limits.commands_in_flight_max, limits.answer_bytes_max);
         loop {
@@ -38,12 +36,12 @@ impl Connection {
                 return false;
             }
             if self.input.has_value() {
-                if !self.begin_with_value(shared) {
+                if !self.start_with_value(shared) {
                     return false;
                 }
                 continue;
             }
-            if !self.input.is_holding() && self.try_begin(shared, commands_max, answers_max) {
+            if !self.input.is_holding() && self.try_start(shared, commands_max, answers_max) {
                 continue;
             }
             let (words, command) = match self.input.take_held() {
@@ -64,18 +62,18 @@ impl Connection {
                     }
                 },
             };
-            if !self.may_begin(&words, command) {
+            if !self.may_start(&words, command) {
                 self.input.hold(words, command);
                 return false;
             }
-            self.begin(shared, words, command, None);
+            self.start(shared, words, command, None);
             self.session.replies.next();
         }
     }
 
     /// Starts the SET whose value is complete; false if it must wait for other commands.
-    fn begin_with_value(&mut self, shared: &mut Shared) -> bool {
-        let may = |(words, _): (&[Bytes], usize)| self.queue.may_begin(words, table::set());
+    fn start_with_value(&mut self, shared: &mut Shared) -> bool {
+        let may = |(words, _): (&[Bytes], usize)| self.queue.may_start(words, table::set());
         if !self.input.parser.last_word().is_some_and(may) {
             return false;
         }
@@ -83,123 +81,20 @@ impl Connection {
         let words = self.input.parser.end_elsewhere(&mut self.input.received);
         if let (Some(words), Some(value)) = (words, self.input.close_buffer(shared)) {
             shared.commands += 1;
-            self.begin(shared, words, table::set(), Some(value));
+            self.start(shared, words, table::set(), Some(value));
             self.session.replies.next();
         }
         true
     }
 
-    /// Starts the short commands at the front of the received bytes that may start and need no task: GETs of short values that
-    /// are in memory, and plain SETs of short values, whose answers wait together. Copies nothing except values, and allocates
-    /// memory only for records. A GET that must wait is started last, and its task continues the search. Returns true if there
-    /// were any.
-    fn try_begin(&mut self, shared: &mut Shared, commands_max: usize, answers_max: usize) -> bool {
-        if !self.may_try(shared) {
-            return false;
-        }
-        let timed = |command, words| timed(command, words, self.came_ns, shared.now_ns);
-        let (get, set) = (timed(table::get(), 2), timed(table::set(), 3));
-        let (mut found, mut not_found) = (0, 0);
-        let chunk = self.input.received.first_chunk();
-        let (mut taken, mut commands) = (0, 0);
-        let mut written: Option<(Ticket, usize)> = None;
-        let mut missed = None;
-        let mut reply = Reply::new(&mut self.out, self.session.protocol);
-        while let Some(glance) = self.input.parser.glance(chunk.get(taken..).unwrap_or_default()) {
-            let writes = written.as_ref().map_or(0, |(_, writes)| *writes);
-            let (mut bytes, mut count) = (glance.bytes, 1);
-            match glance.second {
-                None if is(glance.name, "get") && writes == 0 && self.queue.is_empty() => {
-                    let Ok(key) = shared.frontend.bucket.key(glance.argument) else { break };
-                    let show = |value: Option<&[u8]>| match value {
-                        Some(value) => {
-                            found += 1;
-                            reply.bulk(value)
-                        }
-                        None => {
-                            not_found += 1;
-                            reply.null()
-                        }
-                    };
-                    self.last = Some((table::get(), 0));
-                    if let TryGet::MustWait(lookup) = read::try_get(shared, &key, show) {
-                        missed = Some((hash64(glance.argument), key, lookup));
-                    }
-                }
-                Some(_) if is(glance.name, "set") && self.queue.len() + writes < commands_max => {
-                    let most = commands_max - self.queue.len() - writes;
-                    let behind = chunk.get(taken + glance.bytes..).unwrap_or_default();
-                    let parser = &self.input.parser;
-                    let placed = write::try_sets(&shared.frontend, parser, glance, behind, most);
-                    let Some(placed) = placed else { break };
-                    (bytes, count) = (placed.bytes, placed.sets);
-                    written = Some((placed.last, writes + count));
-                    self.last = Some((table::set(), 0));
-                }
-                _ => break,
-            }
-            taken += bytes;
-            commands += count as u64;
-            if missed.is_some() || reply.bytes() >= answers_max {
-                break;
-            }
-        }
-        if taken == 0 {
-            return false;
-        }
-        self.input.received.truncate_front(taken);
-        self.input.expects_value = false;
-        self.input.rate.forget();
-        self.count_gets(&get, found, not_found);
-        if let Some((last, writes)) = written {
-            self.queue.now = set;
-            self.queue.wait_for_writes(last, writes);
-        }
-        shared.read_cache.settle();
-        shared.commands += commands;
-        if let Some((hash, key, lookup)) = missed {
-            self.queue.now = get;
-            self.resume_get(shared, hash, key, lookup);
-        }
-        true
-    }
-
-    /// Counts GETs that were answered at once.
-    fn count_gets(&mut self, get: &Timed, found: u64, not_found: u64) {
-        for (count, result) in [(found, RequestResult::Ok), (not_found, RequestResult::NotFound)] {
-            if count > 0 {
-                self.finished.add(get.clone(), result, count);
-            }
-        }
-    }
-
-    /// Runs a GET, whose key has this hash, as a task that continues its search.
-    fn resume_get(&mut self, shared: &mut Shared, hash: u64, key: ObjectKey, lookup: Lookup) {
-        let task = Box::pin(read::get_from(shared.frontend.clone(), key, lookup));
-        self.poll_first(shared, task, false, |queue, task| {
-            queue.run_as(task, smallvec![hash], (Order::Keys, false), ANSWER_BYTES_GUESS);
-        });
-    }
-
-    /// Returns true if commands may start without being split into words.
-    fn may_try(&self, shared: &Shared) -> bool {
-        // In the relaxed mode, reads see writes in flight, and writes do not wait.
-        self.session.authenticated
-            && self.session.replies == Replies::All
-            && self.session.transaction.is_none()
-            && !shared.frontend.is_relaxed()
-            && !shared.frontend.metrics().logs_access()
-            && !self.queue.is_running()
-    }
-
     /// Returns true if a command may run beside the ones already started. EXEC uses the keys of the queued commands.
-    fn may_begin(&self, words: &[Bytes], command: &Command) -> bool {
+    fn may_start(&self, words: &[Bytes], command: &Command) -> bool {
         match &self.session.transaction {
             Some(transaction) if transactions::is_exec(words, command) => {
                 let keys = transaction.keys.iter().copied();
-                self.queue.may_begin_keys(keys, transaction.order(), transaction.writes)
+                self.queue.may_start_keys(keys, transaction.order(), transaction.writes)
             }
-            _ => self.queue.may_begin(words, command),
+            _ => self.queue.may_start(words, command),
         }
     }
 
@@ -248,7 +143,7 @@ impl Connection {
         None
     }
 
-    fn begin(
+    fn start(
         &mut self,
         shared: &mut Shared,
         words: Vec<Bytes>,
@@ -264,7 +159,7 @@ impl Connection {
             && let Some(transaction) = self.session.transaction.take()
         {
             self.show_command();
-            return self.begin_transaction(shared, &words, *transaction);
+            return self.start_transaction(shared, &words, *transaction);
         }
         if command.name == "watch" && self.session.watches.len() + words.len() > transactions::WATCHES_MAX {
             let most = transactions::WATCHES_MAX;
@@ -301,7 +196,7 @@ impl Connection {
     }
 
     /// Starts the commands queued since MULTI; `words` are EXEC's.
-    fn begin_transaction(&mut self, shared: &mut Shared, words: &[Bytes], transaction: Transaction) {
+    fn start_transaction(&mut self, shared: &mut Shared, words: &[Bytes], transaction: Transaction) {
         let watches = std::mem::take(&mut self.session.watches);
         let request_id = match request_id_of(words) {
             _ if transaction.is_spoiled => return self.answer(Answer::error(transactions::ABORTED)),
@@ -318,7 +213,7 @@ impl Connection {
     }
 
     /// Polls a new task once: it is complete at once, or continues in the queue.
-    fn poll_first(
+    pub(super) fn poll_first(
         &mut self,
         shared: &mut Shared,
         mut task: Task,
@@ -381,7 +276,7 @@ impl Connection {
 }
 
 /// The times of a command with `words` words, which arrived at `came_ns` and starts now.
-fn timed(command: &'static Command, words: usize, came_ns: u64, now_ns: u64) -> Timed {
+pub(super) fn timed(command: &'static Command, words: usize, came_ns: u64, now_ns: u64) -> Timed {
     Timed::new(command.name, table::operation_of(command, words), came_ns, now_ns)
 }
 

@@ -45,14 +45,14 @@ valued! {
 
 /// A message whose value is separate.
 #[derive(Debug, Default)]
-pub(crate) struct Parted<T, V = Buffer> {
+pub(crate) struct WithValue<T, V = Buffer> {
     /// The message with an empty value.
     pub(crate) message: T,
     /// The value, in its original memory.
     pub(crate) value: V,
 }
 
-impl<T> From<T> for Parted<T> {
+impl<T> From<T> for WithValue<T> {
     fn from(message: T) -> Self {
         Self { message, value: Buffer::new() }
     }

@@ -1,4 +1,7 @@
-//! Calls of one message, answered by one. The value of an answer is the store's chunks after a short head: only a short value is copied.
+//! Calls of one message, answered by one: receives the message, runs its operation, and encodes the answer.
+//!
+//! The value of an answer is the store's chunks after a short head: only a short value is copied. Next: `operations/` has the file of each
+//! method, and `answer/body.rs` sends the answer.
 
 use std::sync::Arc;
 
@@ -10,8 +13,8 @@ use shoal_engine::ReceiveBuffer;
 use shoal_metrics::{Stage, mark};
 use tonic::Status;
 
-use super::parted::{Parted, Valued};
 use super::receive::{Value, receive, receive_end, receive_message, receive_to_store};
+use super::with_value::{Valued, WithValue};
 use super::{Call, HttpResponse, refuse};
 use crate::answer::body::ResponseBody;
 use crate::auth::Authenticated;
@@ -20,8 +23,8 @@ use crate::flow::{ConnectionFlow, MemoryPermit};
 use crate::wire::{into_contiguous, put_prefix};
 
 /// The answer with its prefix: a head with the short fields, followed by the value's chunks.
-pub(super) fn encode<T: prost::Message>(value_out: Option<u32>, answer: Parted<T>) -> Box<Buffer> {
-    let Parted { message, value } = answer;
+pub(super) fn encode<T: prost::Message>(value_out: Option<u32>, answer: WithValue<T>) -> Box<Buffer> {
+    let WithValue { message, value } = answer;
     let mut answer = Box::new(Buffer::new());
     message.encode_raw(&mut *answer);
     if let Some(field) = value_out.filter(|_| !value.is_empty()) {
@@ -40,11 +43,11 @@ pub(super) fn encode<T: prost::Message>(value_out: Option<u32>, answer: Parted<T
 /// Answers `call` with `operation`.
 pub(crate) async fn unary<M: Valued + Unary, F, R>(
     call: Call,
-    operation: impl FnOnce(Authenticated<Parted<M::Request>>) -> F,
+    operation: impl FnOnce(Authenticated<WithValue<M::Request>>) -> F,
 ) -> HttpResponse
 where
     F: Future<Output = Result<R, Failure>>,
-    R: Into<Parted<M::Response>>,
+    R: Into<WithValue<M::Response>>,
 {
     let Call { request, flow, permit } = call;
     let (http, admitted) = request.take();
@@ -62,11 +65,11 @@ where
 pub(crate) async fn storing<M: Valued + Unary, F, R>(
     call: Call,
     place: impl Fn(&Authenticated<()>, &M::Request, usize) -> Option<ReceiveBuffer>,
-    operation: impl FnOnce(Authenticated<Parted<M::Request, Value>>) -> F,
+    operation: impl FnOnce(Authenticated<WithValue<M::Request, Value>>) -> F,
 ) -> HttpResponse
 where
     F: Future<Output = Result<R, Failure>>,
-    R: Into<Parted<M::Response>>,
+    R: Into<WithValue<M::Response>>,
 {
     let Call { request, flow, permit } = call;
     let (http, admitted) = request.take();
@@ -95,11 +98,11 @@ async fn answer<M: Valued + Unary, T, F, R>(
 ) -> HttpResponse
 where
     F: Future<Output = Result<R, Failure>>,
-    R: Into<Parted<M::Response>>,
+    R: Into<WithValue<M::Response>>,
 {
     mark(Stage::Started);
     let working = flow.working();
-    let answer: Parted<M::Response> = match operation(request).await {
+    let answer: WithValue<M::Response> = match operation(request).await {
         Ok(answer) => answer.into(),
         Err(failure) => return refuse(failure),
     };
@@ -164,7 +167,7 @@ mod tests {
 
     /// The value of a get leaves from the memory in which the store holds it.
     #[test]
-    fn the_value_of_a_get_is_not_copied_behind_the_store() {
+    fn get_does_not_copy_value() {
         let store = crate::testing::store();
         let key = ObjectKey::new("default", b"k").unwrap();
         for value_bytes in [4096, 64 << 10, 1 << 20] {
@@ -190,7 +193,7 @@ mod tests {
     proptest! {
         /// The two decoders agree, for any message in any frames.
         #[test]
-        fn by_hand_as_by_prost(
+        fn codec_matches_prost(
             key in prop::collection::vec(any::<u8>(), 0..40),
             value in prop::collection::vec(any::<u8>(), 0..1500),
             bucket in "[a-z]{0,9}",
@@ -224,7 +227,7 @@ mod tests {
             let info = Some(v1::ObjectInfo { version: 5, bytes: value.len() as u64, ..Default::default() });
             let mut chunks = Buffer::new();
             frames(&value, frame_bytes).into_iter().for_each(|frame| chunks.append_external(frame));
-            let answer = Parted {
+            let answer = WithValue {
                 message: v1::GetResponse { info: info.clone(), ..Default::default() },
                 value: chunks,
             };

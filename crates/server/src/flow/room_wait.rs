@@ -1,4 +1,4 @@
-//! The wait of one message for room: in the line, only after a frame came without room, and not for longer than it may.
+//! The wait of one message for room: in the queue, only after a frame came without room, and not for longer than it may.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -9,12 +9,12 @@ use std::time::Duration;
 use shoal_api::AwakeSleep;
 
 use super::budget::KEPT_SHARE;
-use super::line::{MessagePlace, OLDEST_BYTES};
+use super::wait_queue::{MessagePlace, OLDEST_BYTES};
 use super::{ConnectionFlow, MemoryPermit, Working};
 use crate::failure::Failure;
 use crate::wire::{FRAME_BYTES_MAX, STREAM_WINDOW_BYTES};
 
-/// A message's place in the line, from its first wait until its bytes are released.
+/// A message's place in the queue, from its first wait until its bytes are released.
 #[derive(Debug)]
 pub(crate) struct Waits {
     place: MessagePlace,
@@ -37,11 +37,11 @@ impl Waits {
         if !add_within(&flow.waiting, unread, flow.waiting_max) {
             return None;
         }
-        if !add_within(&flow.line.waiting, unread, flow.all_waiting_max) {
+        if !add_within(&flow.queue.waiting, unread, flow.all_waiting_max) {
             flow.waiting.fetch_sub(unread, Ordering::Relaxed);
             return None;
         }
-        Some(Self { place: MessagePlace::join(&flow.line), flow: Arc::clone(flow), unread, on_top: 0 })
+        Some(Self { place: MessagePlace::join(&flow.queue), flow: Arc::clone(flow), unread, on_top: 0 })
     }
 
     /// Counts bytes that came without room.
@@ -55,7 +55,7 @@ impl Waits {
     pub(super) fn is_whole(&mut self) {
         let unread = std::mem::take(&mut self.unread);
         self.flow.waiting.fetch_sub(unread, Ordering::Relaxed);
-        self.flow.line.waiting.fetch_sub(unread, Ordering::Relaxed);
+        self.flow.queue.waiting.fetch_sub(unread, Ordering::Relaxed);
     }
 }
 
@@ -75,15 +75,15 @@ fn add_within(sum: &AtomicUsize, bytes: usize, max: usize) -> bool {
 
 /// The wait of one message for room: only after a frame came without room, and not for longer in all than it may.
 #[derive(Default)]
-pub(crate) struct Turn {
+pub(crate) struct RoomWait {
     waits: Option<Waits>,
     /// The remaining time of waiting, after a first wait.
     left: Option<Duration>,
-    /// While it waits: the rest of that time, and the mark that it is not the client's turn.
+    /// While it waits: the rest of that time, and the mark that the server does not wait for the client.
     waiting: Option<(AwakeSleep, Working)>,
 }
 
-impl Turn {
+impl RoomWait {
     /// Notes `bytes` of the message that arrived and were taken by its permit; `has_room` is true if there was room for them.
     pub(crate) fn came(&mut self, bytes: usize, has_room: bool) {
         if let Some(waits) = self.waits.as_mut().filter(|_| !has_room) {
@@ -91,7 +91,7 @@ impl Turn {
         }
     }
 
-    /// The request is complete, or never will be: returns its place in the line, which its bytes keep.
+    /// The request is complete, or never will be: returns its place in the queue, which its bytes keep.
     pub(crate) fn end(self) -> Option<Waits> {
         let mut waits = self.waits?;
         waits.is_whole();

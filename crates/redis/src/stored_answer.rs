@@ -1,5 +1,5 @@
-//! Answers as the bytes that the engine keeps with a write that is done once (`SHOAL.SESSION`), so that a repetition of
-//! the write gets the same answer.
+//! The stored form of an answer: the engine keeps it with a write that is done once (`SHOAL.SESSION`), so that a repetition gets
+//! the same answer.
 
 use std::borrow::Cow;
 

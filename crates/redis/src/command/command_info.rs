@@ -1,4 +1,4 @@
-//! COMMAND: the commands, and the positions of their keys.
+//! COMMAND: the names of the commands, and the positions of their keys.
 
 use bytes::Bytes;
 

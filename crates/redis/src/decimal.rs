@@ -1,4 +1,4 @@
-//! Numbers as INCRBYFLOAT reads, adds and writes them.
+//! The decimals of INCRBYFLOAT: parsing, sums and text.
 //!
 //! Decimals that people write are added exactly: `0.1` plus `0.2` is `0.3`, as in Redis, whose long doubles are rounded to 17
 //! digits. A number that does not fit into a decimal of this kind is added as a double.
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn sums_are_what_people_expect() {
+    fn decimal_sums_are_exact() {
         for (one, other, expected) in [
             ("0.1", "0.2", "0.3"),
             ("1", "0.25", "1.25"),
