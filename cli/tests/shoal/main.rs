@@ -7,7 +7,7 @@
 //! about stores that cannot be written, [`kill`] about stores after a kill, [`linear`] about answers to clients over kills, [`keys`]
 //! about strange keys, [`containers`] about little memory, [`no_room`] about file systems without room, [`memory`] and [`load`] about
 //! load and overload, [`another_clock`] about time namespaces, [`abuse`] about burdensome clients and devices, [`readme`] about the
-//! commands of the README, [`scale`] about `shoal bench scale`, [`space`] about maps and dumps, [`space_service`] about the allocator
+//! commands of the README, [`scale`] and [`tail`] about `shoal bench`, [`space`] about maps and dumps, [`space_service`] about the allocator
 //! between processes.
 
 // Clippy's exception for tests does not reach the helpers of an integration test.
@@ -46,6 +46,7 @@ mod serve;
 mod space;
 mod space_service;
 mod stopping;
+mod tail;
 mod tarball;
 mod timeouts;
 mod transfer;

@@ -8,8 +8,11 @@ use anyhow::{Context, Result, bail};
 use shoal_base::{Entropy, SystemEntropy};
 use shoal_device::{Device, FileOptions, IoMode};
 
-/// The file; it is removed with this.
-pub struct NewFile(PathBuf);
+/// The file; it is removed with this, unless it is kept.
+pub struct NewFile {
+    path: PathBuf,
+    is_kept: bool,
+}
 
 /// The name of a temporary data file of `bench` in the current folder, the same in the whole process. It contains a random
 /// number: in a container each command is process 1, and the file of a killed one may still exist.
@@ -33,20 +36,27 @@ impl NewFile {
         let options = FileOptions { create: true, io, ..FileOptions::default() };
         let device = shoal_device::open(&path, &options);
         let device = device.with_context(|| format!("cannot make the data file {}", path.display()))?;
-        Ok((device, Self(path)))
+        Ok((device, Self { path, is_kept: false }))
     }
 
     /// Its path.
     #[must_use]
     pub fn path(&self) -> &Path {
-        &self.0
+        &self.path
+    }
+
+    /// The file stays.
+    pub fn keep(&mut self) {
+        self.is_kept = true;
     }
 }
 
 impl Drop for NewFile {
     fn drop(&mut self) {
-        // There is no way to report that it stays.
-        let _ = fs::remove_file(&self.0);
+        if !self.is_kept {
+            // There is no way to report that it stays.
+            let _ = fs::remove_file(&self.path);
+        }
     }
 }
 
@@ -65,5 +75,9 @@ mod tests {
         assert!(new.exists());
         drop((device, file));
         assert!(!new.exists());
+        let (device, mut file) = NewFile::create(Some(&new), "test", IoMode::Auto).unwrap();
+        file.keep();
+        drop((device, file));
+        assert!(new.exists());
     }
 }

@@ -16,6 +16,7 @@ pub struct Histogram {
     /// Grows up to the largest bucket used: a few thousand at most.
     buckets: Vec<u64>,
     count: u64,
+    max: Duration,
 }
 
 impl Histogram {
@@ -28,6 +29,7 @@ impl Histogram {
         }
         self.buckets[bucket] += 1;
         self.count += 1;
+        self.max = self.max.max(latency);
     }
 
     /// Adds everything in `other`.
@@ -39,12 +41,19 @@ impl Histogram {
             *mine += theirs;
         }
         self.count += other.count;
+        self.max = self.max.max(other.max);
     }
 
     /// The number of latencies.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.count
+    }
+
+    /// The longest latency, exactly; 0 if there are none.
+    #[must_use]
+    pub fn max(&self) -> Duration {
+        self.max
     }
 
     /// The latency that `permille` thousandths of all do not exceed, in microseconds; 0 if there are none.
@@ -109,6 +118,7 @@ mod tests {
             all.merge(&other);
             list.sort_unstable();
             prop_assert_eq!(all.count(), list.len() as u64);
+            prop_assert_eq!(Some(all.max()), list.last().map(|&ns| Duration::from_nanos(ns)));
             let exact = list[(list.len() * permille as usize).div_ceil(1000) - 1] as f64 / 1000.0;
             prop_assert!((all.quantile_us(permille) - exact).abs() <= exact / 60.0 + 0.001);
         }

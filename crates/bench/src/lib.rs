@@ -3,7 +3,7 @@
 //! Reading order: [`histogram`] (latencies), [`payload`] (objects whose bytes follow from their number), [`machine`] (the
 //! surroundings of a figure), [`disk`] (the kernel's counters), [`cores`] (the cores of clients and servers), [`report`] (table
 //! or lines), [`mod@plot`] (charts), [`select()`] (names of cases), [`questions`] (the charts for the choice of a store), then
-//! the benchmarks: [`store`], [`grpc`], [`redis`], [`amplification`] and [`scale`].
+//! the benchmarks: [`store`], [`grpc`], [`redis`], [`amplification`], [`scale`] and [`tail`].
 //!
 //! Only figures from the `release` profile are meaningful. Nothing here decides whether a figure is good.
 
@@ -17,6 +17,7 @@ pub mod histogram;
 pub mod machine;
 pub mod payload;
 pub mod plot;
+mod probe;
 pub mod questions;
 pub mod redis;
 pub mod report;
@@ -24,5 +25,6 @@ pub mod scale;
 mod select;
 pub mod settle;
 pub mod store;
+pub mod tail;
 
 pub use select::select;

@@ -56,6 +56,13 @@ impl<'a> Report<'a> {
         Self { out, bench, metrics, format, has_heads: false }
     }
 
+    /// The table continues one with the same columns.
+    #[must_use]
+    pub fn without_heads(mut self) -> Self {
+        self.has_heads = true;
+        self
+    }
+
     /// A fact about the run as a whole: machine, load, version, parameters, seed.
     ///
     /// # Errors

@@ -28,8 +28,34 @@ pub enum StoreLocation<'a> {
     Memory,
     /// In a new file, or, without a name, a temporary one of the benchmark in the current folder; removed at the end.
     File(Option<&'a Path>, IoMode),
+    /// In a new file, which is kept.
+    Kept(&'a Path, IoMode),
     /// In a file with an existing store, which is kept.
     Existing(&'a Path, IoMode),
+}
+
+/// The parameters of a [`Bed`].
+#[derive(Clone, Copy, Debug)]
+pub struct BedOptions {
+    /// Listening address; port 0 takes a free one.
+    pub listen: SocketAddr,
+    /// Memory for cached pages and values, in bytes; none: as `shoal serve` does it by default.
+    pub cache_bytes: Option<usize>,
+    /// Memory for records that are not yet in the trees, in bytes; none: in proportion to the cache.
+    pub memtable_bytes: Option<usize>,
+    /// Maximum size of a new file, in blocks.
+    pub blocks: u64,
+}
+
+impl Default for BedOptions {
+    fn default() -> Self {
+        Self {
+            listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
+            cache_bytes: None,
+            memtable_bytes: None,
+            blocks: FILE_BLOCKS,
+        }
+    }
 }
 
 /// A server on a separate port, with one dispatch thread.
@@ -49,7 +75,7 @@ impl Bed {
     /// # Errors
     /// Those of the device, the store or the server.
     pub fn new(place: StoreLocation<'_>) -> Result<Self> {
-        Self::at(place, SocketAddr::from((Ipv4Addr::LOCALHOST, 0)))
+        Self::with(place, &BedOptions::default())
     }
 
     /// The same, with the server at `listen`.
@@ -57,16 +83,33 @@ impl Bed {
     /// # Errors
     /// As [`Bed::new`].
     pub fn at(place: StoreLocation<'_>, listen: SocketAddr) -> Result<Self> {
+        Self::with(place, &BedOptions { listen, ..BedOptions::default() })
+    }
+
+    /// The same with other parameters.
+    ///
+    /// # Errors
+    /// As [`Bed::new`].
+    pub fn with(place: StoreLocation<'_>, wanted: &BedOptions) -> Result<Self> {
+        let listen = wanted.listen;
         // In a file as `shoal serve` does it by default.
-        let mut options = OpenOptions::default();
+        let mut options = OpenOptions { memtable_bytes: wanted.memtable_bytes, ..OpenOptions::default() };
+        if let Some(bytes) = wanted.cache_bytes {
+            options.cache_bytes = bytes;
+        }
         let (device, file, blocks) = match place {
             StoreLocation::Memory => {
-                options.cache_bytes = 256 << 20;
+                options.cache_bytes = wanted.cache_bytes.unwrap_or(256 << 20);
                 (Device::new(Arc::new(MemDevice::new(MEMORY_BLOCKS))), None, Some(MEMORY_BLOCKS))
             }
             StoreLocation::File(path, io) => {
                 let (device, file) = NewFile::create(path, "redis", io)?;
-                (device, Some(file), Some(FILE_BLOCKS))
+                (device, Some(file), Some(wanted.blocks))
+            }
+            StoreLocation::Kept(path, io) => {
+                let (device, mut file) = NewFile::create(Some(path), "redis", io)?;
+                file.keep();
+                (device, Some(file), Some(wanted.blocks))
             }
             StoreLocation::Existing(path, io) => {
                 let options = FileOptions { io, ..FileOptions::default() };
@@ -85,6 +128,12 @@ impl Bed {
             Ok((address, server.start(store.clone(), Environment::default())?))
         })?;
         Ok(Self { address, cores, store, running: Some(running), _file: file })
+    }
+
+    /// Its store.
+    #[must_use]
+    pub fn store(&self) -> &Store {
+        &self.store
     }
 
     /// A connection to it.

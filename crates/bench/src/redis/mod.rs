@@ -16,7 +16,7 @@ use std::time::Duration;
 use anyhow::Result;
 use shoal_device::IoMode;
 
-pub use bed::{Bed, StoreLocation, load};
+pub use bed::{Bed, BedOptions, StoreLocation, load};
 pub use link::{Link, alone, command};
 pub use load::{Random, Row, crowd};
 

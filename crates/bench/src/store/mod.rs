@@ -7,7 +7,6 @@
 
 mod bed;
 mod case;
-mod probe;
 mod target;
 mod work;
 
@@ -24,11 +23,11 @@ use tokio::runtime::Runtime;
 
 use self::bed::{Bed, DataFile};
 use self::case::{Case, Kind};
-use self::probe::{ReadProbe, WriteProbe};
 use self::target::Target;
 use self::work::{FOREVER, Tally, Work, Worker};
 use crate::machine;
 use crate::payload::{self, ObjectSet, RandomBytes, Sizes};
+use crate::probe::{ReadProbe, WriteProbe};
 use crate::report::{Metric, Report};
 use crate::select;
 

@@ -35,6 +35,7 @@ enum Durably {
 pub(crate) struct WriteProbe {
     file: File,
     memory: Aligned,
+    bytes: usize,
     at: u64,
     way: Durably,
     pub(crate) latencies: Histogram,
@@ -43,10 +44,15 @@ pub(crate) struct WriteProbe {
 impl WriteProbe {
     /// A probe that writes `bytes` bytes, rounded up to blocks, into the new file at `path`, whose name is removed at once.
     pub(crate) fn new(path: &Path, bytes: usize) -> Result<Self> {
+        Self::for_groups(path, bytes, bytes)
+    }
+
+    /// The same for writes of up to `group_bytes` bytes.
+    pub(crate) fn for_groups(path: &Path, bytes: usize, group_bytes: usize) -> Result<Self> {
         let file = direct(OpenOptions::new().read(true).write(true).create_new(true), path)?;
         std::fs::remove_file(path)?;
         let random = SeededEntropy::new(9);
-        let mut memory = Aligned::new(bytes.max(1 << 20));
+        let mut memory = Aligned::new(group_bytes.max(1 << 20));
         memory.get().fill_with(|| random.next_u64() as u8);
         for at in (0..REGION_BYTES).step_by(1 << 20) {
             write_all(&file, &memory.get()[..1 << 20], at, ReadWriteFlags::empty())?;
@@ -54,7 +60,8 @@ impl WriteProbe {
         rustix::fs::fdatasync(&file)?;
         let mut probe = Self {
             file,
-            memory: memory.cut(bytes),
+            memory: memory.cut(group_bytes),
+            bytes,
             at: 0,
             way: Durably::Flush,
             latencies: Histogram::default(),
@@ -86,21 +93,29 @@ impl WriteProbe {
     /// Writes `count` times.
     pub(crate) fn run(&mut self, count: u32) -> Result<()> {
         for _ in 0..count {
-            let memory = self.memory.get();
-            if self.at + memory.len() as u64 > REGION_BYTES {
-                self.at = 0;
-            }
             let began = Instant::now();
-            match self.way {
-                Durably::Flush => {
-                    write_all(&self.file, memory, self.at, ReadWriteFlags::empty())?;
-                    rustix::fs::fdatasync(&self.file)?;
-                }
-                Durably::Dsync => write_all(&self.file, memory, self.at, ReadWriteFlags::DSYNC)?,
-            }
+            self.write(self.bytes)?;
             self.latencies.record(began.elapsed());
-            self.at += memory.len() as u64;
         }
+        Ok(())
+    }
+
+    /// Writes `bytes` bytes once, rounded up to blocks and at most those of a group.
+    pub(crate) fn write(&mut self, bytes: usize) -> Result<()> {
+        let memory = self.memory.get();
+        let bytes = bytes.next_multiple_of(BLOCK_BYTES).min(memory.len());
+        let memory = &memory[..bytes];
+        if self.at + memory.len() as u64 > REGION_BYTES {
+            self.at = 0;
+        }
+        match self.way {
+            Durably::Flush => {
+                write_all(&self.file, memory, self.at, ReadWriteFlags::empty())?;
+                rustix::fs::fdatasync(&self.file)?;
+            }
+            Durably::Dsync => write_all(&self.file, memory, self.at, ReadWriteFlags::DSYNC)?,
+        }
+        self.at += memory.len() as u64;
         Ok(())
     }
 }

@@ -1,5 +1,7 @@
 //! `shoal bench`: measures this program on this machine. The crate `shoal-bench` has the measurements.
 
+mod tail;
+
 use std::io::IsTerminal;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -11,6 +13,7 @@ use shoal_bench::grpc::Servers;
 use shoal_bench::report::Format;
 use shoal_bench::scale::{ChildOptions, Killer, Order, ScaleOptions};
 
+use self::tail::TailArguments;
 use crate::failure::Usage;
 use crate::logging;
 use crate::size::Size;
@@ -23,6 +26,7 @@ const EXAMPLES: &str = "Examples:
   shoal bench store --json > figures.jsonl
   shoal bench redis --server 127.0.0.1:7412          a running server
   shoal bench scale --quick --plot scale.svg         how the speed of a store changes as it grows
+  shoal bench tail --objects 100000 --seconds 20     latencies at 30 % and 60 % of the maximum
 
 Figures are meaningful only from a release build on an otherwise idle machine.";
 
@@ -48,6 +52,8 @@ enum Bench {
     /// Durable puts into a store that grows: their rate, stalls and bytes written by kind along the way; then gets, listings,
     /// overwriting, opening after kill -9, check.
     Scale(ScaleArguments),
+    /// Latencies of SETs and GETs at a fixed rate, counted from the intended send times, beside the device's own.
+    Tail(TailArguments),
     /// A process that `bench scale` kills.
     #[command(hide = true)]
     ScaleChild(ScaleChildArguments),
@@ -369,6 +375,7 @@ pub(crate) fn run(arguments: Arguments, log: Option<&str>) -> anyhow::Result<()>
         Bench::Redis(arguments) => return run_redis(arguments),
         Bench::Amplification(arguments) => return run_amplification(arguments),
         Bench::Scale(arguments) => return run_scale(arguments),
+        Bench::Tail(arguments) => return tail::run(arguments),
         Bench::ScaleChild(arguments) => return run_scale_child(arguments),
     };
     let time = seconds(arguments.seconds)?;
