@@ -3,15 +3,17 @@
 use clap::{Args, Subcommand};
 use serde_json::{Map, Value, json};
 use shoal_client::ListRequest;
+use shoal_transfer::objects::Objects;
+use shoal_transfer::report::DamagedRanges;
+use shoal_transfer::text::show_count;
 
+use crate::arguments::size::Size;
+use crate::arguments::target::{StoreArguments, bucket};
 use crate::commands::rm::{How, remove_bucket};
-use crate::damage::Damage;
 use crate::failure::{NotFound, Reported};
-use crate::objects::Objects;
-use crate::output::{Output, show_count, show_time, warn};
-use crate::size::Size;
-use crate::store_file::Access;
-use crate::target::{StoreArguments, bucket};
+use crate::output::damage;
+use crate::output::{Output, show_time, warn};
+use crate::store::file::Access;
 
 const EXAMPLES: &str = "Examples:
   shoal bucket ls                    the names of the buckets
@@ -121,7 +123,7 @@ async fn ls(objects: &Objects, long: bool, json: bool) -> anyhow::Result<()> {
 async fn stat(objects: &Objects, name: &str, json: bool) -> anyhow::Result<()> {
     let content = Content::of(objects, name).await?;
     if content.objects == 0 {
-        content.damage.conclude("are not counted here")?;
+        damage::conclude(&content.damage, "are not counted here")?;
         return Err(no_such_bucket(name));
     }
     let mut output = Output::new();
@@ -143,7 +145,7 @@ async fn stat(objects: &Objects, name: &str, json: bool) -> anyhow::Result<()> {
         ))?;
     }
     output.finish()?;
-    content.damage.conclude("are not counted here")
+    damage::conclude(&content.damage, "are not counted here")
 }
 
 async fn rm(objects: &Objects, name: &str, recursive: bool, how: How) -> anyhow::Result<()> {
@@ -180,7 +182,7 @@ struct Content {
     /// Modification times.
     oldest_ns: u64,
     newest_ns: u64,
-    damage: Damage,
+    damage: DamagedRanges,
 }
 
 impl Content {
@@ -213,7 +215,7 @@ impl Content {
             "with_deadline": self.with_deadline,
             "oldest": show_time(self.oldest_ns),
             "newest": show_time(self.newest_ns),
-            "damaged": self.damage.json(),
+            "damaged": damage::json(&self.damage),
         });
         object.extend(
             fields.as_object().into_iter().flatten().map(|(name, value)| (name.clone(), value.clone())),

@@ -5,13 +5,14 @@ use std::ffi::OsString;
 use clap::Args;
 use serde_json::{Map, Value, json};
 use shoal_client::{ListEntry, ListRequest, Page};
+use shoal_transfer::objects::Objects;
+use shoal_transfer::report::DamagedRanges;
 
-use crate::buckets::hint_if_empty;
-use crate::damage::Damage;
-use crate::objects::Objects;
+use crate::arguments::target::Target;
+use crate::output::damage;
 use crate::output::{Output, bytes_of, object_json, set_bytes, show_time};
-use crate::store_file::Access;
-use crate::target::Target;
+use crate::store::buckets::hint_if_empty;
+use crate::store::file::Access;
 
 const EXAMPLES: &str = "Examples:
   shoal ls                          all keys
@@ -53,10 +54,10 @@ async fn ls(objects: &Objects, arguments: &Arguments) -> anyhow::Result<()> {
         delimiter: bytes_of(&arguments.delimiter).to_vec(),
         ..ListRequest::default()
     };
-    let (mut output, mut damage, mut is_empty) = (Output::new(), Damage::default(), true);
+    let (mut output, mut damaged, mut is_empty) = (Output::new(), DamagedRanges::default(), true);
     loop {
         let mut page = objects.list(&request).await?;
-        damage.add(std::mem::take(&mut page.damaged));
+        damaged.add(std::mem::take(&mut page.damaged));
         let next = page.next.clone();
         for line in merged(page) {
             is_empty = false;
@@ -68,7 +69,7 @@ async fn ls(objects: &Objects, arguments: &Arguments) -> anyhow::Result<()> {
         }
     }
     if arguments.json {
-        for range in damage.json() {
+        for range in damage::json(&damaged) {
             output.json(&json!({ "damaged": range }))?;
         }
     }
@@ -76,7 +77,7 @@ async fn ls(objects: &Objects, arguments: &Arguments) -> anyhow::Result<()> {
     if is_empty {
         hint_if_empty(objects, arguments.target.bucket()).await;
     }
-    damage.conclude("are missing here")
+    damage::conclude(&damaged, "are missing here")
 }
 
 /// A key, or the common prefix of several.

@@ -10,7 +10,7 @@ use super::source::Source;
 use super::{Finding, Tree};
 
 /// The root file of a crate, and its modules, bottom up.
-const ORDERS: [(&str, &str); 4] = [
+const ORDERS: [(&str, &str); 5] = [
     (
         "crates/engine/src/lib.rs",
         "testing counters space log value memtable tablet image checkpoint compaction gc apply store growth \
@@ -30,6 +30,10 @@ const ORDERS: [(&str, &str); 4] = [
         "crates/redis/src/lib.rs",
         "mailbox socket tls number cursors clients memory options answer timing kept working_set \
          frontend shared command connection dispatch listen",
+    ),
+    (
+        "crates/transfer/src/lib.rs",
+        "text filter attributes report objects copying work import export redis tree tarball",
     ),
 ];
 

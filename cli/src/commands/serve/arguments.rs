@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use serde::{Deserialize, Serialize, Serializer};
 
+use crate::arguments::size::Size;
 use crate::logging::LogFormat;
-use crate::size::Size;
-use crate::store_file::Io;
+use crate::store::file::Io;
 
 const EXAMPLES: &str = "Examples:
   shoal serve                                        data in ./shoal.data, on 127.0.0.1:7411 (gRPC) and 7412 (Redis)

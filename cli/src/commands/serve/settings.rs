@@ -10,14 +10,14 @@ use shoal_redis::{Announced, ClusterMode, Durability, RedisLimits, RedisOptions}
 use super::arguments::Arguments;
 use super::file;
 use super::watch::WatchSettings;
-use crate::credentials::{CredentialFiles, read_secret};
+use crate::arguments::credentials::{CredentialFiles, read_secret};
+use crate::arguments::size::Size;
 use crate::failure::Usage;
 use crate::logging::LogFormat;
-use crate::memory_budget::{MemoryBudget, TooLittle, Wanted};
-use crate::memory_limit::default_memory;
-use crate::size::Size;
-use crate::stopping::STOP_TIMEOUT_S;
-use crate::store_file::{Access, SCRUB_EVERY, SCRUB_RATE, SNAPSHOT_MAX_AGE, StoreOptions};
+use crate::memory::budget::{MemoryBudget, TooLittle, Wanted};
+use crate::memory::limit::default_memory;
+use crate::process::stopping::STOP_TIMEOUT_S;
+use crate::store::file::{Access, SCRUB_EVERY, SCRUB_RATE, SNAPSHOT_MAX_AGE, StoreOptions};
 
 /// The former name of `SHOAL_MEMTABLE`. An option that is ignored in silence would be a surprise.
 const FORMER_VARIABLE: &str = "SHOAL_OVERLAY";
