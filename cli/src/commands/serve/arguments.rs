@@ -201,3 +201,20 @@ pub(crate) struct Arguments {
     #[arg(skip)]
     pub(crate) log: Option<String>,
 }
+
+impl Arguments {
+    /// These options, and for each that is not set that of `file`.
+    pub(super) fn or(self, file: Self) -> Self {
+        macro_rules! each {
+            ($($option:ident)*) => { Self { $($option: self.$option.or(file.$option)),* } };
+        }
+        each! {
+            access_log announce cache cluster config data discard durability
+            grpc_compression insecure io kv_bucket listen log log_format memory memtable
+            metrics must_exist open_health own_space password_file pause_relocation poll
+            resp resp_bucket resp_pending resp_tls scrub_every scrub_rate size slow
+            snapshot_max_age stop_timeout tablets tls12 tls_cert tls_client_ca tls_key
+            token_file web_origins
+        }
+    }
+}
