@@ -7,80 +7,24 @@ use shoal_base::SeededEntropy;
 /// Bytes of a block.
 const BLOCK_BYTES: usize = 512;
 
-/// Names of the oddities, in the order in which the numbers of archives choose them.
-pub(super) const ODDITIES: &[&str] = &[
-    "size without content",
-    "pax size without content",
-    "pax size",
-    "pax path",
-    "pax linkpath",
-    "pax empty path",
-    "pax empty linkpath",
-    "pax empty size",
-    "pax empty mtime",
-    "pax odd mtime",
-    "pax short mtime",
-    "pax mtime",
-    "pax repeated key",
-    "pax damaged record",
-    "pax path with NUL",
-    "pax twice",
-    "pax before long name",
-    "long name before pax",
-    "long name",
-    "long target",
-    "solaris pax",
-    "global mtime",
-    "global path",
-    "global size",
-    "global empty mtime",
-    "odd mtime",
-    "odd mode",
-    "odd size",
-    "base-256 size",
-    "base-256 mtime",
-    "base-256 mode",
-    "size beyond 64 bits",
-    "negative size",
-    "blanks in numbers",
+/// Oddities without entries: they change the bytes of the whole archive.
+const DAMAGES: [&str; 7] = [
     "bad checksum",
     "bad first checksum",
-    "signed checksum",
     "truncated",
     "no end mark",
     "lone zero block",
     "concatenated",
     "bytes after the end",
-    "absolute name",
-    "name with ..",
-    "name with ./",
-    "name with slashes",
-    "empty name",
-    "full name field",
-    "bytes after the name",
-    "ustar prefix",
-    "gnu header with prefix bytes",
-    "repeated name",
-    "file and folder",
-    "hard link",
-    "hard link to a hard link",
-    "hard link to a symlink",
-    "hard link to a folder",
-    "hard link to itself",
-    "hard link before its target",
-    "hard link to nothing",
-    "hard link to a fifo",
-    "hard link to a sparse file",
-    "hard link with content",
-    "old folder",
-    "file with a slash",
-    "contiguous file",
-    "unknown type",
-    "label",
-    "dumpdir",
-    "old sparse file",
-    "pax sparse file",
 ];
+
+/// Oddities, and the entries that make an archive so.
+type Oddities = Vec<(&'static str, Vec<Member>)>;
+
+/// The names of all oddities. The numbers of archives choose them in this order.
+pub(super) fn oddities() -> Vec<&'static str> {
+    Making::new(0, &SeededEntropy::new(0)).all().into_iter().map(|(name, _)| name).collect()
+}
 
 /// An archive, and the oddities in it.
 pub(super) struct Archive {
@@ -181,10 +125,12 @@ pub(super) fn archive(number: u64) -> Archive {
         vec![Member::new(b"folder/inner", b'0', &inner)],
         vec![Member::link(b"link", b'2', b"folder/inner")],
     ];
-    let mut oddities = BTreeSet::from([ODDITIES[(number % ODDITIES.len() as u64) as usize]]);
+    let all = oddities();
+    let count = all.len() as u64;
+    let mut oddities = BTreeSet::from([all[(number % count) as usize]]);
     // Every other archive has a second oddity.
-    if (number / ODDITIES.len() as u64) % 2 == 1 {
-        oddities.insert(ODDITIES[dice.below(ODDITIES.len() as u64) as usize]);
+    if (number / count) % 2 == 1 {
+        oddities.insert(all[dice.below(count) as usize]);
     }
     for (index, oddity) in oddities.iter().enumerate() {
         let odd = Making::new(index, &dice).members(oddity);
@@ -228,156 +174,171 @@ impl Making {
         Member::new(&self.name(own), b'0', &self.value)
     }
 
-    /// The entries of the oddity.
-    fn members(&self, oddity: &str) -> Vec<Member> {
-        let families = [Self::extended_headers, Self::fields, Self::names, Self::types];
-        families.iter().find_map(|family| family(self, oddity)).unwrap_or_default()
+    fn all(&self) -> Oddities {
+        let damages = DAMAGES.map(|name| (name, Vec::new())).to_vec();
+        [self.extended_headers(), self.fields(), self.names(), self.types(), damages].concat()
     }
 
-    fn extended_headers(&self, oddity: &str) -> Option<Vec<Member>> {
+    /// The entries of the oddity.
+    fn members(&self, oddity: &str) -> Vec<Member> {
+        self.all().into_iter().find(|(name, _)| *name == oddity).unwrap().1
+    }
+
+    fn extended_headers(&self) -> Oddities {
         let name = |own: &str| self.name(own);
         let file = |own: &str| self.file(own);
         let (long, odd_time, size) = (&self.long, self.odd_time, self.value.len().to_string().into_bytes());
         let pax = |records: &[(&str, &[u8])]| Member::extended(b'x', records);
         let bare = self.bare.clone();
-        let members = match oddity {
-            "pax size without content" => vec![pax(&[("size", &size)]), bare],
-            "pax size" => vec![pax(&[("size", &size)]), Member { size: octal(0), ..file("a") }],
-            "pax path" => vec![pax(&[("path", long)]), file("a")],
-            "pax linkpath" => vec![pax(&[("linkpath", long)]), Member::link(&name("l"), b'2', b"x")],
-            "pax empty path" => vec![pax(&[("path", b"")]), file("a")],
-            "pax empty linkpath" => vec![pax(&[("linkpath", b"")]), Member::link(&name("l"), b'2', b"x")],
-            "pax empty size" => vec![pax(&[("size", b"")]), file("a")],
-            "pax empty mtime" => vec![pax(&[("mtime", b"")]), file("a")],
-            "pax odd mtime" => vec![pax(&[("mtime", odd_time)]), file("a")],
-            "pax short mtime" => vec![pax(&[("mtime", b".5")]), file("a")],
-            "pax mtime" => vec![pax(&[("mtime", b"-1234.75")]), file("a")],
-            "pax repeated key" => vec![pax(&[("path", b"other"), ("path", &name("b"))]), file("a")],
-            "pax damaged record" => vec![Member::new(b"x", b'x', b"99 path=a\n"), file("a")],
-            "pax path with NUL" => vec![pax(&[("path", &[&name("n")[..], b"\0x"].concat())]), file("a")],
-            "pax twice" => vec![pax(&[("mtime", b"5")]), pax(&[("path", &name("b"))]), file("a")],
-            "pax before long name" => {
-                vec![pax(&[("path", &name("b"))]), Member::new(b"L", b'L', &name("c")), file("a")]
-            }
-            "long name before pax" => {
-                vec![Member::new(b"L", b'L', &name("c")), pax(&[("path", &name("b"))]), file("a")]
-            }
-            "long name" => vec![Member::new(b"L", b'L', &[&long[..], b"\0"].concat()), file("a")],
-            "long target" => {
+        vec![
+            ("pax size without content", vec![pax(&[("size", &size)]), bare]),
+            ("pax size", vec![pax(&[("size", &size)]), Member { size: octal(0), ..file("a") }]),
+            ("pax path", vec![pax(&[("path", long)]), file("a")]),
+            ("pax linkpath", vec![pax(&[("linkpath", long)]), Member::link(&name("l"), b'2', b"x")]),
+            ("pax empty path", vec![pax(&[("path", b"")]), file("a")]),
+            ("pax empty linkpath", vec![pax(&[("linkpath", b"")]), Member::link(&name("l"), b'2', b"x")]),
+            ("pax empty size", vec![pax(&[("size", b"")]), file("a")]),
+            ("pax empty mtime", vec![pax(&[("mtime", b"")]), file("a")]),
+            ("pax odd mtime", vec![pax(&[("mtime", odd_time)]), file("a")]),
+            ("pax short mtime", vec![pax(&[("mtime", b".5")]), file("a")]),
+            ("pax mtime", vec![pax(&[("mtime", b"-1234.75")]), file("a")]),
+            ("pax repeated key", vec![pax(&[("path", b"other"), ("path", &name("b"))]), file("a")]),
+            ("pax damaged record", vec![Member::new(b"x", b'x', b"99 path=a\n"), file("a")]),
+            ("pax path with NUL", vec![pax(&[("path", &[&name("n")[..], b"\0x"].concat())]), file("a")]),
+            ("pax twice", vec![pax(&[("mtime", b"5")]), pax(&[("path", &name("b"))]), file("a")]),
+            (
+                "pax before long name",
+                vec![pax(&[("path", &name("b"))]), Member::new(b"L", b'L', &name("c")), file("a")],
+            ),
+            (
+                "long name before pax",
+                vec![Member::new(b"L", b'L', &name("c")), pax(&[("path", &name("b"))]), file("a")],
+            ),
+            ("long name", vec![Member::new(b"L", b'L', &[&long[..], b"\0"].concat()), file("a")]),
+            (
+                "long target",
                 vec![
                     Member::new(b"K", b'K', &[&long[..], b"\0"].concat()),
                     Member::link(&name("l"), b'2', b"x"),
-                ]
-            }
-            "solaris pax" => vec![Member::extended(b'X', &[("path", &name("b"))]), file("a")],
-            "global mtime" => vec![Member::extended(b'g', &[("mtime", b"77")]), file("a"), file("b")],
-            "global path" => vec![Member::extended(b'g', &[("path", &name("g"))]), file("a")],
-            "global size" => {
-                vec![Member::extended(b'g', &[("size", b"3")]), Member::new(&name("a"), b'0', b"abc")]
-            }
-            "global empty mtime" => vec![
-                Member::extended(b'g', &[("mtime", b"77")]),
-                Member::extended(b'g', &[("mtime", b"")]),
-                file("a"),
-            ],
-            _ => return None,
-        };
-        Some(members)
+                ],
+            ),
+            ("solaris pax", vec![Member::extended(b'X', &[("path", &name("b"))]), file("a")]),
+            ("global mtime", vec![Member::extended(b'g', &[("mtime", b"77")]), file("a"), file("b")]),
+            ("global path", vec![Member::extended(b'g', &[("path", &name("g"))]), file("a")]),
+            (
+                "global size",
+                vec![Member::extended(b'g', &[("size", b"3")]), Member::new(&name("a"), b'0', b"abc")],
+            ),
+            (
+                "global empty mtime",
+                vec![
+                    Member::extended(b'g', &[("mtime", b"77")]),
+                    Member::extended(b'g', &[("mtime", b"")]),
+                    file("a"),
+                ],
+            ),
+        ]
     }
 
-    fn fields(&self, oddity: &str) -> Option<Vec<Member>> {
+    fn fields(&self) -> Oddities {
         let name = |own: &str| self.name(own);
         let file = |own: &str| self.file(own);
         let (value, bare) = (&self.value, self.bare.clone());
-        let members = match oddity {
-            "size without content" => vec![Member { size: octal(self.bare_bytes), ..bare }],
-            "odd mtime" => vec![Member { mtime: b"yesterday\0\0\0".to_vec(), ..file("a") }],
-            "odd mode" => vec![Member { mode: b"rw-r--r-".to_vec(), ..file("a") }],
-            "odd size" => vec![Member { size: b"a lot\0\0\0\0\0\0\0".to_vec(), ..file("a") }],
-            "base-256 size" => vec![Member { size: base_256(value.len() as i128), ..file("a") }],
-            "base-256 mtime" => vec![Member { mtime: base_256(-5), ..file("a") }],
-            "base-256 mode" => vec![Member { mode: b"\x80\0\0\0\0\0\x01\x80".to_vec(), ..file("a") }],
-            "size beyond 64 bits" => vec![Member { size: base_256(1 << 64), ..file("a") }],
-            "negative size" => vec![Member { size: base_256(-512), ..file("a") }],
-            "blanks in numbers" => vec![Member { mode: b"  644 \0x".to_vec(), ..file("a") }],
-            "signed checksum" => vec![Member {
-                is_signed: true,
-                ..Member::new(&[&name("s")[..], b"\xe4\xff"].concat(), b'0', value)
-            }],
-            _ => return None,
-        };
-        Some(members)
+        vec![
+            ("size without content", vec![Member { size: octal(self.bare_bytes), ..bare }]),
+            ("odd mtime", vec![Member { mtime: b"yesterday\0\0\0".to_vec(), ..file("a") }]),
+            ("odd mode", vec![Member { mode: b"rw-r--r-".to_vec(), ..file("a") }]),
+            ("odd size", vec![Member { size: b"a lot\0\0\0\0\0\0\0".to_vec(), ..file("a") }]),
+            ("base-256 size", vec![Member { size: base_256(value.len() as i128), ..file("a") }]),
+            ("base-256 mtime", vec![Member { mtime: base_256(-5), ..file("a") }]),
+            ("base-256 mode", vec![Member { mode: b"\x80\0\0\0\0\0\x01\x80".to_vec(), ..file("a") }]),
+            ("size beyond 64 bits", vec![Member { size: base_256(1 << 64), ..file("a") }]),
+            ("negative size", vec![Member { size: base_256(-512), ..file("a") }]),
+            ("blanks in numbers", vec![Member { mode: b"  644 \0x".to_vec(), ..file("a") }]),
+            (
+                "signed checksum",
+                vec![Member {
+                    is_signed: true,
+                    ..Member::new(&[&name("s")[..], b"\xe4\xff"].concat(), b'0', value)
+                }],
+            ),
+        ]
     }
 
-    fn names(&self, oddity: &str) -> Option<Vec<Member>> {
+    fn names(&self) -> Oddities {
         let name = |own: &str| self.name(own);
         let file = |own: &str| self.file(own);
-        let members = match oddity {
-            "absolute name" => vec![Member { name: [b"/", &name("a")[..]].concat(), ..file("a") }],
-            "name with .." => vec![Member { name: [b"../", &name("a")[..]].concat(), ..file("a") }],
-            "name with ./" => vec![Member { name: [b".//./", &name("a")[..]].concat(), ..file("a") }],
-            "name with slashes" => vec![Member::new(&name("d///"), b'5', b""), file("d//a")],
-            "empty name" => vec![Member { name: Vec::new(), ..file("a") }],
-            "full name field" => vec![Member { name: [&name("f")[..], &[b'f'; 98]].concat(), ..file("a") }],
-            "bytes after the name" => vec![Member { name: name("a\0garbage"), ..file("a") }],
-            "ustar prefix" => vec![Member { prefix: name("prefix/p"), ..file("a") }],
-            "gnu header with prefix bytes" => {
-                vec![Member { magic: b"ustar  \0", prefix: octal(1_600_000_000), ..file("a") }]
-            }
-            "repeated name" => vec![file("a"), Member::new(&name("a"), b'0', b"newer"), file("b")],
-            "file and folder" => vec![file("a"), Member::new(&name("a"), b'5', b"")],
-            _ => return None,
-        };
-        Some(members)
+        vec![
+            ("absolute name", vec![Member { name: [b"/", &name("a")[..]].concat(), ..file("a") }]),
+            ("name with ..", vec![Member { name: [b"../", &name("a")[..]].concat(), ..file("a") }]),
+            ("name with ./", vec![Member { name: [b".//./", &name("a")[..]].concat(), ..file("a") }]),
+            ("name with slashes", vec![Member::new(&name("d///"), b'5', b""), file("d//a")]),
+            ("empty name", vec![Member { name: Vec::new(), ..file("a") }]),
+            ("full name field", vec![Member { name: [&name("f")[..], &[b'f'; 98]].concat(), ..file("a") }]),
+            ("bytes after the name", vec![Member { name: name("a\0garbage"), ..file("a") }]),
+            ("ustar prefix", vec![Member { prefix: name("prefix/p"), ..file("a") }]),
+            (
+                "gnu header with prefix bytes",
+                vec![Member { magic: b"ustar  \0", prefix: octal(1_600_000_000), ..file("a") }],
+            ),
+            ("repeated name", vec![file("a"), Member::new(&name("a"), b'0', b"newer"), file("b")]),
+            ("file and folder", vec![file("a"), Member::new(&name("a"), b'5', b"")]),
+        ]
     }
 
-    fn types(&self, oddity: &str) -> Option<Vec<Member>> {
+    fn types(&self) -> Oddities {
         let name = |own: &str| self.name(own);
         let file = |own: &str| self.file(own);
         let (value, fifo) = (&self.value, Member::new(&name("fifo"), b'6', b""));
         let pax = |records: &[(&str, &[u8])]| Member::extended(b'x', records);
-        let members = match oddity {
-            "hard link" => vec![file("a"), Member::link(&name("h"), b'1', &name("a"))],
-            "hard link to a hard link" => vec![
-                file("a"),
-                Member::link(&name("h"), b'1', &name("a")),
-                Member::link(&name("i"), b'1', &name("h")),
-            ],
-            "hard link to a symlink" => {
-                vec![Member::link(&name("l"), b'2', b"plain"), Member::link(&name("h"), b'1', &name("l"))]
-            }
-            "hard link to a folder" => {
-                vec![Member::new(&name("d"), b'5', b""), Member::link(&name("h"), b'1', &name("d"))]
-            }
-            "hard link to itself" => vec![Member::link(&name("h"), b'1', &name("h"))],
-            "hard link before its target" => vec![Member::link(&name("h"), b'1', &name("a")), file("a")],
-            "hard link to nothing" => vec![Member::link(&name("h"), b'1', &name("none"))],
-            "hard link to a fifo" => vec![fifo, Member::link(&name("h"), b'1', &name("fifo"))],
-            "hard link to a sparse file" => {
-                vec![old_sparse(&name("s"), value), Member::link(&name("h"), b'1', &name("s"))]
-            }
-            "hard link with content" => {
-                vec![file("a"), Member { size: octal(9), ..Member::link(&name("h"), b'1', &name("a")) }]
-            }
-            "old folder" => vec![Member { magic: b"", ..Member::new(&name("d/"), 0, b"") }],
-            "file with a slash" => vec![file("a/")],
-            "contiguous file" => vec![Member { letter: b'7', ..file("a") }],
-            "unknown type" => vec![Member { letter: b'Q', ..file("a") }],
-            "label" => vec![Member::new(&name("label"), b'V', b"")],
-            "dumpdir" => vec![Member::new(&name("d/"), b'D', b"Ya\0\0")],
-            "old sparse file" => vec![old_sparse(&name("s"), value)],
-            "pax sparse file" => {
+        vec![
+            ("hard link", vec![file("a"), Member::link(&name("h"), b'1', &name("a"))]),
+            (
+                "hard link to a hard link",
+                vec![
+                    file("a"),
+                    Member::link(&name("h"), b'1', &name("a")),
+                    Member::link(&name("i"), b'1', &name("h")),
+                ],
+            ),
+            (
+                "hard link to a symlink",
+                vec![Member::link(&name("l"), b'2', b"plain"), Member::link(&name("h"), b'1', &name("l"))],
+            ),
+            (
+                "hard link to a folder",
+                vec![Member::new(&name("d"), b'5', b""), Member::link(&name("h"), b'1', &name("d"))],
+            ),
+            ("hard link to itself", vec![Member::link(&name("h"), b'1', &name("h"))]),
+            ("hard link before its target", vec![Member::link(&name("h"), b'1', &name("a")), file("a")]),
+            ("hard link to nothing", vec![Member::link(&name("h"), b'1', &name("none"))]),
+            ("hard link to a fifo", vec![fifo, Member::link(&name("h"), b'1', &name("fifo"))]),
+            (
+                "hard link to a sparse file",
+                vec![old_sparse(&name("s"), value), Member::link(&name("h"), b'1', &name("s"))],
+            ),
+            (
+                "hard link with content",
+                vec![file("a"), Member { size: octal(9), ..Member::link(&name("h"), b'1', &name("a")) }],
+            ),
+            ("old folder", vec![Member { magic: b"", ..Member::new(&name("d/"), 0, b"") }]),
+            ("file with a slash", vec![file("a/")]),
+            ("contiguous file", vec![Member { letter: b'7', ..file("a") }]),
+            ("unknown type", vec![Member { letter: b'Q', ..file("a") }]),
+            ("label", vec![Member::new(&name("label"), b'V', b"")]),
+            ("dumpdir", vec![Member::new(&name("d/"), b'D', b"Ya\0\0")]),
+            ("old sparse file", vec![old_sparse(&name("s"), value)]),
+            (
+                "pax sparse file",
                 vec![
                     pax(&[
                         ("GNU.sparse.size", b"9000"),
                         ("GNU.sparse.map", format!("0,{}", value.len()).as_bytes()),
                     ]),
                     file("s"),
-                ]
-            }
-            _ => return None,
-        };
-        Some(members)
+                ],
+            ),
+        ]
     }
 }
 
