@@ -106,7 +106,7 @@ fn read(path: &Path) -> anyhow::Result<Vec<u8>> {
     std::fs::read(path).map_err(|error| Usage(format!("cannot read {}: {error}", path.display())).into())
 }
 
-/// The content of a file that holds `what`. No user but its owner may have a right to it, not even its group.
+/// The content of a secret file; `what` is its name in messages. Only the owner may have rights to it.
 pub(crate) fn read_secret(path: &Path, what: &str) -> anyhow::Result<Vec<u8>> {
     let cannot = |error| Usage(format!("cannot read {}: {error}", path.display()));
     // Check the rights of the open file: its name may refer to another file a moment later.

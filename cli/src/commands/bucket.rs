@@ -149,18 +149,14 @@ async fn stat(objects: &Objects, name: &str, json: bool) -> anyhow::Result<()> {
 }
 
 async fn rm(objects: &Objects, name: &str, recursive: bool, how: How) -> anyhow::Result<()> {
-    let mut request = ListRequest { bucket: name.to_owned(), limit: 1, ..ListRequest::default() };
-    let mut page = objects.list(&request).await?;
-    // A page without entries may have passed deleted objects only.
-    while page.entries.is_empty()
-        && page.damaged.is_empty()
-        && let Some(next) = page.next.take()
-    {
-        request.start_after = next;
-        page = objects.list(&request).await?;
-    }
-    if page.entries.is_empty() && page.damaged.is_empty() {
-        return Err(no_such_bucket(name));
+    let request = ListRequest { bucket: name.to_owned(), limit: 1, ..ListRequest::default() };
+    let mut pages = objects.pages_of(request);
+    // A page may have skipped only deleted objects.
+    loop {
+        let page = pages.next().await?.ok_or_else(|| no_such_bucket(name))?;
+        if !page.entries.is_empty() || !page.damaged.is_empty() {
+            break;
+        }
     }
     if !recursive && !how.dry_run {
         anyhow::bail!("the bucket {name:?} holds objects; `shoal bucket rm {name} -r` deletes them");
@@ -187,10 +183,9 @@ struct Content {
 
 impl Content {
     async fn of(objects: &Objects, name: &str) -> anyhow::Result<Self> {
-        let mut request = ListRequest { bucket: name.to_owned(), ..ListRequest::default() };
+        let mut pages = objects.pages(name, b"");
         let mut content = Self { oldest_ns: u64::MAX, ..Self::default() };
-        loop {
-            let page = objects.list(&request).await?;
+        while let Some(page) = pages.next().await? {
             content.damage.add(page.damaged);
             for info in page.entries.into_iter().map(|entry| entry.info) {
                 content.objects += 1;
@@ -200,11 +195,8 @@ impl Content {
                 content.oldest_ns = content.oldest_ns.min(info.modified_ns);
                 content.newest_ns = content.newest_ns.max(info.modified_ns);
             }
-            match page.next {
-                Some(next) => request.start_after = next,
-                None => return Ok(content),
-            }
         }
+        Ok(content)
     }
 
     fn add_to(&self, object: &mut Map<String, Value>) {

@@ -4,7 +4,6 @@ use std::ffi::OsString;
 
 use clap::Args;
 use serde_json::{Map, Value, json};
-use shoal_client::ListRequest;
 use shoal_transfer::objects::Objects;
 use shoal_transfer::report::DamagedRanges;
 use shoal_transfer::text::show_count;
@@ -54,23 +53,14 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
 
 async fn du(objects: &Objects, arguments: &Arguments) -> anyhow::Result<()> {
     let prefix = bytes_of(&arguments.prefix);
-    let mut request = ListRequest {
-        bucket: arguments.target.bucket().to_owned(),
-        prefix: prefix.to_vec(),
-        ..ListRequest::default()
-    };
+    let mut pages = objects.pages(arguments.target.bucket(), prefix);
     let (mut output, mut damaged) = (Output::new(), DamagedRanges::default());
     let mut folders = Folders::new(prefix.len(), bytes_of(&arguments.delimiter), arguments.depth);
-    loop {
-        let page = objects.list(&request).await?;
+    while let Some(page) = pages.next().await? {
         damaged.add(page.damaged);
         for entry in page.entries {
             folders
                 .add(&entry.key, entry.info.bytes, |name, usage| show(&mut output, arguments, name, usage))?;
-        }
-        match page.next {
-            Some(next) => request.start_after = next,
-            None => break,
         }
     }
     let total = folders.end(|name, usage| show(&mut output, arguments, name, usage))?;

@@ -24,7 +24,7 @@ use crate::failure::Usage;
 use crate::output::bytes_of;
 use crate::store::buckets::hint_if_empty;
 use crate::store::file::Access;
-use crate::transfer::{EXPORT, EXPORT_TAR, Show, Shown, Verb};
+use crate::transfer::{EXPORT, EXPORT_TAR, Shown, Verb, progress};
 
 /// Maximum number of open folders.
 const FOLDERS_OPEN_MAX: usize = 4096;
@@ -104,7 +104,7 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
 impl Arguments {
     fn shown(&self, verb: Verb, on_error: bool) -> Shown {
         let Self { json, dry_run, lossy, .. } = *self;
-        Shown::new(verb, Show { json, dry_run, lossy, on_error })
+        Shown::new(verb, (dry_run, lossy), json, on_error)
     }
 
     /// The export. For a progress bar it counts its objects on the side.
@@ -158,7 +158,7 @@ async fn run_tar(arguments: &Arguments, prefix: &OsString, path: &Path) -> anyho
     let shown = arguments.shown(EXPORT_TAR, path == Path::new("-") && !arguments.dry_run);
     shown.stop_on_signal()?;
     let export = TarExport { export: arguments.export(&objects, prefix, &shown) };
-    let progress = shown.start_progress();
+    let progress = progress::start(&shown);
     let worked = match sink {
         Some(sink) => write_tar(&export, sink, arguments.jobs).await,
         None => export.run_dry().await,

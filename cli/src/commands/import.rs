@@ -21,7 +21,7 @@ use crate::arguments::target::Target;
 use crate::output::{bytes_of, warn};
 use crate::store::buckets::of_redis_clients;
 use crate::store::file::Access;
-use crate::transfer::{IMPORT, IMPORT_STRINGS, IMPORT_TAR, Show, Shown};
+use crate::transfer::{IMPORT, IMPORT_STRINGS, IMPORT_TAR, Shown};
 
 /// Databases of a server of Redis that a note names.
 const DATABASES_NAMED_MAX: usize = 8;
@@ -113,7 +113,7 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
         (None, Some(_)) => IMPORT_STRINGS,
         (None, None) => IMPORT,
     };
-    let work = Work { shown: Shown::new(verb, Show { json, dry_run, lossy, on_error: false }), arguments };
+    let work = Work { shown: Shown::new(verb, (dry_run, lossy), json, false), arguments };
     match (&work.arguments.tar, &work.arguments.redis.from_redis, &work.arguments.dir) {
         (Some(tar), ..) => work.tar(tar).await,
         (None, Some(address), _) => work.redis(address).await,

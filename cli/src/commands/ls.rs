@@ -48,24 +48,19 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
 }
 
 async fn ls(objects: &Objects, arguments: &Arguments) -> anyhow::Result<()> {
-    let mut request = ListRequest {
+    let request = ListRequest {
         bucket: arguments.target.bucket().to_owned(),
         prefix: bytes_of(&arguments.prefix).to_vec(),
         delimiter: bytes_of(&arguments.delimiter).to_vec(),
         ..ListRequest::default()
     };
     let (mut output, mut damaged, mut is_empty) = (Output::new(), DamagedRanges::default(), true);
-    loop {
-        let mut page = objects.list(&request).await?;
+    let mut pages = objects.pages_of(request);
+    while let Some(mut page) = pages.next().await? {
         damaged.add(std::mem::take(&mut page.damaged));
-        let next = page.next.clone();
         for line in merged(page) {
             is_empty = false;
             print(&mut output, arguments, line)?;
-        }
-        match next {
-            Some(next) => request.start_after = next,
-            None => break,
         }
     }
     if arguments.json {

@@ -6,7 +6,7 @@ use anyhow::Context;
 use bytes::Bytes;
 use clap::Args;
 use serde_json::json;
-use shoal_client::{Error, ListRequest, RejectRules};
+use shoal_client::{Error, RejectRules};
 use shoal_transfer::objects::{Objects, is_lasting};
 use shoal_transfer::report::DamagedRanges;
 use shoal_transfer::text::{about, show_count};
@@ -171,17 +171,13 @@ pub(crate) async fn remove_bucket(objects: &Objects, bucket: &str, how: How) -> 
 
 /// Deletes all objects of `bucket` whose keys start with `prefix`.
 async fn remove_prefix(objects: &Objects, bucket: &str, prefix: &[u8], how: How) -> anyhow::Result<()> {
-    let mut request =
-        ListRequest { bucket: bucket.to_owned(), prefix: prefix.to_vec(), ..ListRequest::default() };
     let (mut output, mut failures, mut damaged) =
         (Output::new(), Failures::default(), DamagedRanges::default());
     let (mut count, mut bytes) = (0, 0);
-    loop {
-        let mut page = objects
-            .list(&request)
-            .await
-            .with_context(|| about("cannot list the keys with the prefix", bucket, prefix))?;
-        damaged.add(std::mem::take(&mut page.damaged));
+    let mut pages = objects.pages(bucket, prefix);
+    let listing = || about("cannot list the keys with the prefix", bucket, prefix);
+    while let Some(page) = pages.next().await.with_context(listing)? {
+        damaged.add(page.damaged);
         let keys: Vec<Bytes> = page.entries.iter().map(|entry| entry.key.clone()).collect();
         let results = match how.dry_run {
             true => Vec::new(),
@@ -203,10 +199,6 @@ async fn remove_prefix(objects: &Objects, bucket: &str, prefix: &[u8], how: How)
             if how.dry_run && !how.json {
                 output.key_line(&entry.key)?;
             }
-        }
-        match page.next {
-            Some(next) => request.start_after = next,
-            None => break,
         }
     }
     if how.dry_run && !how.json {

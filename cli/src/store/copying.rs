@@ -5,7 +5,7 @@
 
 use anyhow::{Context, anyhow};
 use bytes::Bytes;
-use shoal_client::{Error, ListRequest, Lsn, RejectRules};
+use shoal_client::{Error, Lsn, RejectRules};
 use shoal_transfer::copying::{self, Copied, Location, is_absent};
 use shoal_transfer::objects::{Objects, is_lasting};
 use shoal_transfer::report::DamagedRanges;
@@ -126,12 +126,10 @@ impl Prefixes {
         self.check()?;
         let mut totals = Totals::default();
         let (bucket, prefix) = (&self.from.bucket, &self.from.key);
-        let mut request =
-            ListRequest { bucket: bucket.clone(), prefix: prefix.to_vec(), ..ListRequest::default() };
         let mut running = JoinSet::new();
-        loop {
-            let listing = || about("cannot list the keys with the prefix", bucket, prefix);
-            let page = objects.list(&request).await.with_context(listing)?;
+        let mut pages = objects.pages(bucket, prefix);
+        let listing = || about("cannot list the keys with the prefix", bucket, prefix);
+        while let Some(page) = pages.next().await.with_context(listing)? {
             totals.damage.add(page.damaged);
             for entry in page.entries {
                 let to_key = match self.key_of_copy(&entry.key) {
@@ -161,10 +159,6 @@ impl Prefixes {
                     };
                     (from.key, to.key, done)
                 });
-            }
-            match page.next {
-                Some(next) => request.start_after = next,
-                None => break,
             }
         }
         while !running.is_empty() {

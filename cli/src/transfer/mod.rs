@@ -1,6 +1,6 @@
 //! Imports and exports on the terminal: failures as they happen, keys of a dry run, [`progress`], and the summary at the end.
 
-mod progress;
+pub(crate) mod progress;
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -14,7 +14,6 @@ use shoal_transfer::report::{Manner, TransferEvents, TransferOutcome, TransferRe
 use shoal_transfer::text::{counted, show_bytes, show_count};
 
 use crate::failure::{EXIT_LOSSY, Reported, ReportedCode};
-use crate::output::progress::Ticker;
 use crate::output::{Output, damage, warn};
 use crate::process::signals::stop_in_order;
 
@@ -46,19 +45,6 @@ pub(crate) const IMPORT_TAR: Verb = Verb { after_stop: "everything listed above 
 /// An import of strings.
 pub(crate) const IMPORT_STRINGS: Verb = Verb { is_flat: true, ..IMPORT };
 
-/// The options of an import or export for its output.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Show {
-    /// Print one JSON object at the end, and no progress.
-    pub(crate) json: bool,
-    /// Write nothing, and print the keys.
-    pub(crate) dry_run: bool,
-    /// Continue without the parts that the destination cannot represent.
-    pub(crate) lossy: bool,
-    /// Write the summary to standard error, because standard output has other bytes.
-    pub(crate) on_error: bool,
-}
-
 /// An import or export on the terminal.
 pub(crate) struct Shown {
     pub(crate) report: Arc<TransferReport>,
@@ -68,7 +54,9 @@ pub(crate) struct Shown {
 /// The output of an import or export.
 struct Screen {
     verb: Verb,
-    show: Show,
+    manner: Manner,
+    json: bool,
+    on_error: bool,
     started: Instant,
     /// The keys of a dry run.
     listing: Mutex<Option<Output>>,
@@ -97,11 +85,13 @@ impl Screen {
 }
 
 impl Shown {
-    pub(crate) fn new(verb: Verb, show: Show) -> Self {
-        let listing = Mutex::new((show.dry_run && !show.json).then(Output::new));
-        let bar = progress::bar(show.json);
-        let screen = Arc::new(Screen { verb, show, started: Instant::now(), listing, bar });
-        let manner = Manner { dry_run: show.dry_run, lossy: show.lossy, place: verb.place };
+    /// With `json` it prints one JSON object at the end, and no progress; with `on_error` the summary goes to standard error, because
+    /// standard output has other bytes.
+    pub(crate) fn new(verb: Verb, (dry_run, lossy): (bool, bool), json: bool, on_error: bool) -> Self {
+        let manner = Manner { dry_run, lossy, place: verb.place };
+        let listing = Mutex::new((dry_run && !json).then(Output::new));
+        let (started, bar) = (Instant::now(), progress::bar(json));
+        let screen = Arc::new(Screen { verb, manner, json, on_error, started, listing, bar });
         Self { report: Arc::new(TransferReport::new(manner, screen.clone())), screen }
     }
 
@@ -116,11 +106,6 @@ impl Shown {
         stop_in_order(move || report.stop("interrupted"))
     }
 
-    /// Shows the progress until the result is dropped; nothing with `--json`.
-    pub(crate) fn start_progress(&self) -> Option<Ticker> {
-        progress::start(self)
-    }
-
     /// Runs `work` on a thread that may block, with progress, closes the store, and concludes. `at_end` runs before the store is closed.
     pub(crate) async fn run(
         &self,
@@ -128,7 +113,7 @@ impl Shown {
         work: impl FnOnce() + Send + 'static,
         at_end: impl AsyncFnOnce(&Objects),
     ) -> anyhow::Result<()> {
-        let progress = self.start_progress();
+        let progress = progress::start(self);
         let worked = tokio::task::spawn_blocking(work).await;
         drop(progress);
         at_end(&objects).await;
@@ -144,22 +129,25 @@ impl Shown {
     /// # Errors
     /// [`Reported`], if items failed or the transfer stopped early; [`ReportedCode`] after losses.
     pub(crate) fn conclude(&self) -> anyhow::Result<()> {
-        let Screen { verb, show, bar, .. } = &*self.screen;
+        let Screen { verb, manner, bar, .. } = &*self.screen;
         if let Some(bar) = bar {
             bar.finish_and_clear();
         }
         let outcome = self.report.outcome();
-        let lines =
-            if show.json { vec![self.summary_json(&outcome).to_string()] } else { self.summary(&outcome) };
+        let lines = if self.screen.json {
+            vec![self.summary_json(&outcome).to_string()]
+        } else {
+            self.summary(&outcome)
+        };
         let mut output = self.screen.listing.lock().take().unwrap_or_else(Output::new);
-        match show.on_error {
+        match self.screen.on_error {
             true => lines.iter().for_each(|line| warn(line)),
             false => lines.iter().try_for_each(|line| output.line(line))?,
         }
         output.finish()?;
         let whole = damage::conclude(&outcome.damage, "are missing here");
         if let Some(stop) = &outcome.stopped {
-            let advice = match (stop.is_refusal, show.dry_run) {
+            let advice = match (stop.is_refusal, manner.dry_run) {
                 (true, _) => {
                     "--lossy leaves out such objects, or the parts of them that would be lost, and continues"
                 }
@@ -177,7 +165,7 @@ impl Shown {
     }
 
     fn summary(&self, outcome: &TransferOutcome) -> Vec<String> {
-        let Screen { verb, show, started, .. } = &*self.screen;
+        let Screen { verb, manner, started, .. } = &*self.screen;
         let (counts, seconds) = (outcome.counts, started.elapsed().as_secs_f64());
         let bytes = show_bytes(counts.bytes);
         let done = match verb.is_flat {
@@ -189,7 +177,7 @@ impl Shown {
                 counted(counts.symlinks, "symlink"),
             ),
         };
-        let mut lines = vec![match show.dry_run {
+        let mut lines = vec![match manner.dry_run {
             true => format!("would {} {done}", verb.name),
             false => format!(
                 "{} {done} in {seconds:.1} s ({} files/s, {:.1} MB/s)",
@@ -217,7 +205,7 @@ impl Shown {
     }
 
     fn summary_json(&self, outcome: &TransferOutcome) -> Value {
-        let Screen { verb, show, started, .. } = &*self.screen;
+        let Screen { verb, manner, started, .. } = &*self.screen;
         let (counts, seconds) = (outcome.counts, started.elapsed().as_secs_f64());
         let failure = |(name, why): &(String, String)| json!({ "name": name, "reason": why });
         json!({
@@ -234,7 +222,7 @@ impl Shown {
             "refused": counts.refused,
             "dropped": counts.dropped,
             "lossy": counts.is_lossy(),
-            "dry_run": show.dry_run,
+            "dry_run": manner.dry_run,
             "failed": counts.failed,
             "seconds": seconds,
             "files_per_s": counts.files as f64 / seconds,

@@ -20,11 +20,10 @@ pub(super) fn bar(as_json: bool) -> Option<ProgressBar> {
 }
 
 /// Shows the progress until the result is dropped; nothing with `--json`.
-pub(super) fn start(shown: &Shown) -> Option<Ticker> {
+pub(crate) fn start(shown: &Shown) -> Option<Ticker> {
     let (report, screen) = (shown.report.clone(), shown.screen.clone());
     let mut rate = Rate::new(screen.started);
-    (!screen.show.json)
-        .then(|| Ticker::start(screen.bar.is_some(), move || show(&report, &screen, &mut rate)))
+    (!screen.json).then(|| Ticker::start(screen.bar.is_some(), move || show(&report, &screen, &mut rate)))
 }
 
 fn show(report: &TransferReport, screen: &Screen, rate: &mut Rate) {

@@ -5,10 +5,10 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use shoal_client::{ListEntry, ListRequest, Result};
+use shoal_client::{ListEntry, Result};
 
 use crate::filter::Filter;
-use crate::objects::Objects;
+use crate::objects::{Objects, Pages};
 use crate::report::TransferReport;
 
 /// An export.
@@ -26,37 +26,40 @@ pub struct Export {
     pub report: Arc<TransferReport>,
 }
 
-/// The objects of an export in the order of their keys, page by page.
-pub(crate) struct Pages<'a> {
-    export: &'a Export,
-    /// The next request; none after the last page.
-    request: Option<ListRequest>,
-}
-
 impl Export {
     /// Counts the objects and their bytes, so that the report has a total.
     pub async fn count(&self) {
         let (mut items, mut bytes) = (0, 0);
-        let mut request = self.request();
-        // If this listing fails there is no estimate; the export's own listing reports the failure.
-        while let Ok(page) = self.objects.list(&request).await {
-            for entry in page.entries.iter().filter(|entry| self.takes(&entry.key)) {
-                items += 1;
-                bytes += entry.info.bytes;
-            }
-            match page.next {
-                Some(next) if !self.report.is_stopped() => request.start_after = next,
-                _ => return self.report.set_total(items, bytes),
+        let mut pages = self.pages();
+        while !self.report.is_stopped() {
+            match pages.next().await {
+                Ok(Some(page)) => {
+                    for entry in page.entries.iter().filter(|entry| self.takes(&entry.key)) {
+                        items += 1;
+                        bytes += entry.info.bytes;
+                    }
+                }
+                Ok(None) => return self.report.set_total(items, bytes),
+                // There is no estimate then; the export's own listing reports the failure.
+                Err(_) => return,
             }
         }
     }
 
+    /// The listing of all objects, also of those that do not take part.
     pub(crate) fn pages(&self) -> Pages<'_> {
-        Pages { export: self, request: Some(self.request()) }
+        self.objects.pages(&self.bucket, &self.prefix)
     }
 
-    fn request(&self) -> ListRequest {
-        ListRequest { bucket: self.bucket.clone(), prefix: self.prefix.to_vec(), ..ListRequest::default() }
+    /// The objects of the next page that take part; none after the last page. The report gets the damaged ranges, and the number of
+    /// the other objects.
+    pub(crate) async fn next(&self, pages: &mut Pages<'_>) -> Result<Option<Vec<ListEntry>>> {
+        let Some(mut page) = pages.next().await? else { return Ok(None) };
+        let listed = page.entries.len();
+        page.entries.retain(|entry| self.takes(&entry.key));
+        self.report.excluded((listed - page.entries.len()) as u64);
+        self.report.damaged(page.damaged);
+        Ok(Some(page.entries))
     }
 
     fn takes(&self, key: &[u8]) -> bool {
@@ -66,23 +69,5 @@ impl Export {
     /// The part of `key` after the prefix.
     pub(crate) fn relative<'k>(&self, key: &'k [u8]) -> &'k [u8] {
         key.get(self.prefix.len()..).unwrap_or_default()
-    }
-}
-
-impl Pages<'_> {
-    /// The objects of the next page that take part; none after the last page. The report gets the damaged ranges, and the number of
-    /// the other objects.
-    pub(crate) async fn next(&mut self) -> Result<Option<Vec<ListEntry>>> {
-        let Some(request) = &mut self.request else { return Ok(None) };
-        let mut page = self.export.objects.list(request).await?;
-        match page.next {
-            Some(next) => request.start_after = next,
-            None => self.request = None,
-        }
-        let listed = page.entries.len();
-        page.entries.retain(|entry| self.export.takes(&entry.key));
-        self.export.report.excluded((listed - page.entries.len()) as u64);
-        self.export.report.damaged(page.damaged);
-        Ok(Some(page.entries))
     }
 }

@@ -93,7 +93,10 @@ impl Extras {
         let text = || std::str::from_utf8(value).map_err(|_| format!("its attribute {} is no text", shown()));
         match std::str::from_utf8(own) {
             Ok(CONTENT_TYPE) => self.content_type = text()?.to_owned(),
-            Ok(EXPIRES) => self.expires_ns = Some(moment(text()?).ok_or_else(|| bad_time(&shown()))?),
+            Ok(EXPIRES) => {
+                let wrong = || format!("its attribute {} is no time such as 2026-12-31T23:59:59Z", shown());
+                self.expires_ns = Some(moment(text()?).ok_or_else(wrong)?);
+            }
             Ok(MODE) if value == NONE => self.has_no_mode = true,
             Ok(own) if own.starts_with(META) => {
                 let own = unescape(own.strip_prefix(META).unwrap_or_default());
@@ -167,10 +170,6 @@ fn is_same_moment(one: Option<u64>, other: Option<u64>) -> bool {
 fn moment(text: &str) -> Option<u64> {
     let at = humantime::parse_rfc3339(text).ok()?;
     u64::try_from(at.duration_since(UNIX_EPOCH).ok()?.as_nanos()).ok()
-}
-
-fn bad_time(name: &str) -> String {
-    format!("its attribute {name} is no time such as 2026-12-31T23:59:59Z")
 }
 
 /// Each byte that is not printable ASCII, and each `=`, `%` and `~`, becomes `~` and two hexadecimal digits.

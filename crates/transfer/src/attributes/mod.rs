@@ -3,7 +3,7 @@
 //! The mode is user metadata `mode`: octal, with the type of the file, as rclone writes it. The modification time is the object's own,
 //! to the nanosecond; before 1970 it is user metadata `mtime`. The target of a symlink is the value. Owner and group are not kept.
 //!
-//! An object without `mode` is a file, or a folder if its key ends with `/` and it is empty.
+//! An object without `mode` is a file, or a folder if it is empty and its key has a final `/`.
 //!
 //! [`extras`] is everything else that an object has: content type, other metadata, deadline.
 
@@ -23,7 +23,7 @@ const MTIME: &str = "mtime";
 pub enum FileKind {
     /// A regular file.
     File,
-    /// A folder: its key ends with `/`.
+    /// A folder: its key has a final `/`.
     Folder,
     /// A symlink: the value is its target.
     Symlink,

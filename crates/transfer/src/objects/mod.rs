@@ -42,6 +42,13 @@ pub enum ObjectReader {
     Embedded(Box<EmbeddedGet>),
 }
 
+/// Reads a listing page by page.
+pub struct Pages<'a> {
+    objects: &'a Objects,
+    /// The next request; none after the last page.
+    request: Option<ListRequest>,
+}
+
 /// Reads the free runs of a store's space.
 pub enum FreeRuns {
     /// From a server.
@@ -162,6 +169,17 @@ impl Objects {
         }
     }
 
+    /// The pages of the listing of all keys in `bucket` that start with `prefix`.
+    pub fn pages(&self, bucket: &str, prefix: &[u8]) -> Pages<'_> {
+        let (bucket, prefix) = (bucket.to_owned(), prefix.to_vec());
+        self.pages_of(ListRequest { bucket, prefix, ..ListRequest::default() })
+    }
+
+    /// The pages of a listing.
+    pub fn pages_of(&self, request: ListRequest) -> Pages<'_> {
+        Pages { objects: self, request: Some(request) }
+    }
+
     /// One page of the names of buckets with objects, after `start_after`.
     pub async fn list_buckets(&self, start_after: &str) -> Result<BucketPage> {
         match self {
@@ -278,6 +296,28 @@ impl ObjectReader {
         match self {
             Self::Remote(stream) => stream.next().await,
             Self::Embedded(stream) => stream.next().await,
+        }
+    }
+}
+
+impl Pages<'_> {
+    /// The next page; none after the last one.
+    pub async fn next(&mut self) -> Result<Option<Page<ListEntry>>> {
+        let Some(request) = &mut self.request else { return Ok(None) };
+        let mut page = self.objects.list(request).await?;
+        match page.next.take() {
+            Some(next) => request.start_after = next,
+            None => self.request = None,
+        }
+        Ok(Some(page))
+    }
+
+    /// Continues after `key`, if the next page starts before it.
+    pub(crate) fn skip_to(&mut self, key: Vec<u8>) {
+        if let Some(request) = &mut self.request
+            && request.start_after < key
+        {
+            request.start_after = key;
         }
     }
 }

@@ -60,12 +60,12 @@ impl RedisSource<TcpStream> {
     /// [`PasswordWanted`], and those of the connection and of the server, with their context.
     pub fn connect(address: &str, password: Option<&[u8]>, db: u32) -> anyhow::Result<Self> {
         let link = Link::connect(address).with_context(|| format!("cannot connect to {address}"))?;
-        Self::begin(link, password, db).with_context(|| format!("the server at {address} cannot be read"))
+        Self::start(link, password, db).with_context(|| format!("the server at {address} cannot be read"))
     }
 }
 
 impl<S: Read + Write> RedisSource<S> {
-    fn begin(mut link: Link<S>, password: Option<&[u8]>, db: u32) -> anyhow::Result<Self> {
+    fn start(mut link: Link<S>, password: Option<&[u8]>, db: u32) -> anyhow::Result<Self> {
         if let Some(password) = password {
             expect_ok(link.ask(&[b"AUTH", password])?)?;
         }
@@ -145,7 +145,7 @@ impl<S: Read + Write> RedisSource<S> {
 
     /// Receives the replies to TYPE and STRLEN of `asked`, and reads the strings.
     fn look(&mut self, asked: Vec<(Bytes, Bytes)>, feeder: &mut Feeder<'_>) -> anyhow::Result<()> {
-        let mut replies = self.call()?.into_iter();
+        let mut replies = self.link.call().map_err(lost)?.into_iter();
         let (mut batch, mut bytes) = (Vec::new(), 0);
         for (name, key) in asked {
             let (Some(kind), Some(length)) = (replies.next(), replies.next()) else {
@@ -191,7 +191,7 @@ impl<S: Read + Write> RedisSource<S> {
             self.link.add(&[time, &found.name]);
             self.link.add(&[b"GET", &found.name]);
         }
-        let mut replies = self.call()?.into_iter();
+        let mut replies = self.link.call().map_err(lost)?.into_iter();
         for Found { key, .. } in batch {
             let (Some(Reply::Number(time)), Some(value)) = (replies.next(), replies.next()) else {
                 return Err(no_reply("PEXPIRETIME"));
@@ -233,10 +233,6 @@ impl<S: Read + Write> RedisSource<S> {
             Reply::Error(why) => bail!("the server answers: {why}"),
             reply => Ok(reply),
         }
-    }
-
-    fn call(&mut self) -> anyhow::Result<Vec<Reply>> {
-        self.link.call().map_err(lost)
     }
 }
 

@@ -53,18 +53,12 @@ fn take(reader: &mut Reader<impl Read>, entry: &Entry, feeder: &mut Feeder<'_>) 
         feeder.report().leftover(&show_key(&key));
         return Ok(());
     }
-    match judge(entry) {
-        Ok((Taken::Put(kind), described)) => put(reader, entry, (key, kind, described), feeder),
-        Ok((Taken::Copy, _)) => {
-            feeder.copy(&entry.target, key);
-            Ok(())
-        }
-        Err(left_out) => {
-            feeder.not_stored(&key);
-            left_out.report(&show_key(&key), feeder.report());
-            Ok(())
-        }
+    match judge(entry, &show_key(&key), feeder.report()) {
+        Some((Taken::Put(kind), described)) => return put(reader, entry, (key, kind, described), feeder),
+        Some((Taken::Copy, _)) => feeder.copy(&entry.target, key),
+        None => feeder.not_stored(&key),
     }
+    Ok(())
 }
 
 /// How an entry is stored.
@@ -74,43 +68,36 @@ enum Taken {
     Copy,
 }
 
-/// Why an entry is not stored.
-enum LeftOut {
-    Special(&'static str),
-    Expired,
-    Failed(String),
-}
-
-impl LeftOut {
-    fn report(&self, name: &str, report: &TransferReport) {
-        match self {
-            Self::Special(kind) => report.special(name, kind),
-            Self::Expired => report.expired(),
-            Self::Failed(why) => report.failed(name, why),
-        }
-    }
-}
-
-fn judge(entry: &Entry) -> Result<(Taken, &Described), LeftOut> {
-    let failed = |why: String| Err(LeftOut::Failed(why));
+/// Decides how an entry is stored. Reports it and returns none if it is not.
+fn judge<'e>(entry: &'e Entry, name: &str, report: &TransferReport) -> Option<(Taken, &'e Described)> {
+    let failed = |why: &str| {
+        report.failed(name, why);
+        None
+    };
     let taken = match entry.is {
         Is::File if entry.bytes > VALUE_BYTES_MAX => {
             let (has, limit) = (show_bytes(entry.bytes), show_bytes(VALUE_BYTES_MAX));
-            return failed(format!("it has {has}; a value has at most {limit}"));
+            return failed(&format!("it has {has}; a value has at most {limit}"));
         }
         Is::File => Taken::Put(FileKind::File),
         Is::Folder => Taken::Put(FileKind::Folder),
         Is::Symlink => Taken::Put(FileKind::Symlink),
         Is::HardLink => Taken::Copy,
-        Is::Special(kind) => return Err(LeftOut::Special(kind)),
-        Is::Sparse => return failed(SPARSE.into()),
-        Is::Label => return failed("it is the label of the archive".into()),
-        Is::Unknown(letter) => return failed(format!("its type {letter:?} is not known")),
+        Is::Special(kind) => {
+            report.special(name, kind);
+            return None;
+        }
+        Is::Sparse => return failed(SPARSE),
+        Is::Label => return failed("it is the label of the archive"),
+        Is::Unknown(letter) => return failed(&format!("its type {letter:?} is not known")),
     };
     match &entry.described {
-        Ok(described) if described.extras.is_over(now_ns()) => Err(LeftOut::Expired),
-        Ok(described) => Ok((taken, described)),
-        Err(why) => failed(why.clone()),
+        Ok(described) if described.extras.is_over(now_ns()) => {
+            report.expired();
+            None
+        }
+        Ok(described) => Some((taken, described)),
+        Err(why) => failed(why),
     }
 }
 

@@ -3,7 +3,7 @@
 //! `records` are the records of pax headers. Out: `writer` writes entries, [`unload`] reads the objects. In: `reader` parses tars of any
 //! program (`number` the numbers in header fields), `load` puts their entries.
 //!
-//! The crate `tar` defines the header. Its `Archive` is not used: it accepts an input that ends between two entries as a whole archive,
+//! The crate `tar` defines the header. Its `Archive` is not used: it accepts an archive that is cut off between two entries,
 //! reads extended headers of any length into memory, and does not report the offset of damage.
 
 mod load;

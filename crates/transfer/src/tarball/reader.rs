@@ -380,7 +380,7 @@ mod tests {
     use crate::tarball::writer::{self, Writer};
 
     fn tar(entries: &[(&str, FileKind, &str)]) -> Vec<u8> {
-        let mut writer = Writer::begin(Vec::new()).unwrap();
+        let mut writer = Writer::start(Vec::new()).unwrap();
         for (name, kind, value) in entries {
             let attributes = Attributes { kind: *kind, permissions: Some(0o640), mtime_ns: -5 };
             let (target, value) = if *kind == FileKind::Symlink { (*value, "") } else { ("", *value) };

@@ -43,10 +43,10 @@ impl TarExport {
     /// # Errors
     /// The tar is not complete: it cannot be written, an object cannot be read to its end, or the export was stopped.
     pub async fn run<W: Write>(&self, out: W, jobs: u16) -> anyhow::Result<W> {
-        let mut writer = Writer::begin(out).map_err(write_error)?;
+        let mut writer = Writer::start(out).map_err(write_error)?;
         let mut ahead = Ahead { batches: VecDeque::new(), max: usize::from(jobs.max(1)) };
         let mut pages = self.export.pages();
-        while let Some(entries) = pages.next().await.context("cannot list the store")? {
+        while let Some(entries) = self.export.next(&mut pages).await.context("cannot list the store")? {
             let (mut batch, mut bytes) = (Vec::new(), 0);
             for entry in entries {
                 self.check_stop()?;
@@ -72,14 +72,14 @@ impl TarExport {
     /// # Errors
     /// The store cannot be listed, or the export was stopped.
     pub async fn run_dry(&self) -> anyhow::Result<()> {
-        let mut writer = Writer::begin(io::sink())?;
+        let mut writer = Writer::start(io::sink())?;
         let mut pages = self.export.pages();
-        while let Some(entries) = pages.next().await.context("cannot list the store")? {
+        while let Some(entries) = self.export.next(&mut pages).await.context("cannot list the store")? {
             for ListEntry { key, info } in entries {
                 self.check_stop()?;
                 let (attributes, extras) = shape(&key, &info);
                 // A dry run does not read the targets of symlinks.
-                if self.begin(&key, (attributes, &extras), b"target", 0, &mut writer)? {
+                if self.start(&key, (attributes, &extras), b"target", 0, &mut writer)? {
                     self.export.report.would(attributes.kind, &key, info.bytes);
                 }
             }
@@ -142,7 +142,7 @@ impl TarExport {
     }
 
     /// Writes the headers of the entry of `key`. Returns false if a tar cannot represent it.
-    fn begin(
+    fn start(
         &self,
         key: &[u8],
         (attributes, extras): (Attributes, &Extras),
@@ -177,7 +177,7 @@ impl TarExport {
         let value: &[u8] = if attributes.kind == FileKind::File { &object.value } else { b"" };
         let bytes = value.len() as u64;
         tokio::task::block_in_place(|| {
-            if !self.begin(key, (attributes, &extras), &object.value, bytes, writer)? {
+            if !self.start(key, (attributes, &extras), &object.value, bytes, writer)? {
                 return Ok(());
             }
             writer.write(value).and_then(|()| writer.pad()).map_err(write_error)?;
@@ -201,7 +201,7 @@ impl TarExport {
         let (mut attributes, extras) = shape(key, stream.info());
         attributes.kind = FileKind::File;
         let bytes = stream.info().bytes;
-        if !self.begin(key, (attributes, &extras), b"", bytes, writer)? {
+        if !self.start(key, (attributes, &extras), b"", bytes, writer)? {
             return Ok(());
         }
         let mut written = 0;

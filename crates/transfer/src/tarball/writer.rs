@@ -37,7 +37,7 @@ pub(crate) struct Writer<W> {
 
 impl<W: Write> Writer<W> {
     /// Writes the global header that marks the tar as Shoal's.
-    pub(crate) fn begin(out: W) -> io::Result<Self> {
+    pub(crate) fn start(out: W) -> io::Result<Self> {
         let mut records = Records::default();
         records.push(b"comment", OWN_COMMENT);
         let mut own = Self { out, written: 0 };

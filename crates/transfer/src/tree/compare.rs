@@ -3,64 +3,46 @@
 use std::collections::VecDeque;
 
 use shoal_base::limits::KEY_BYTES_MAX;
-use shoal_client::{ListEntry, ListRequest, ObjectAttributes, Result};
+use shoal_client::{ListEntry, ObjectAttributes, Result};
 use tokio::runtime::Handle;
 
 use crate::attributes::Attributes;
 use crate::import::Import;
-use crate::objects::Objects;
+use crate::objects::Pages;
 use crate::tree::walk::Found;
 
 /// A listing that is read beside a walk.
-pub(crate) struct Existing {
-    objects: Objects,
-    handle: Handle,
-    request: ListRequest,
+pub(crate) struct Existing<'a> {
+    pages: Pages<'a>,
+    handle: &'a Handle,
     page: VecDeque<ListEntry>,
-    is_last_page: bool,
 }
 
-impl Existing {
+impl<'a> Existing<'a> {
     /// Starts at the first key of the bucket and prefix of `import`.
-    pub(crate) fn new(import: &Import) -> Self {
-        let (bucket, prefix) = (import.bucket.clone(), import.prefix.clone());
-        let request = ListRequest { bucket, prefix, ..ListRequest::default() };
-        let (objects, handle) = (import.objects.clone(), import.handle.clone());
-        Self { objects, handle, request, page: VecDeque::new(), is_last_page: false }
+    pub(crate) fn new(import: &'a Import) -> Self {
+        let pages = import.objects.pages(&import.bucket, &import.prefix);
+        Self { pages, handle: &import.handle, page: VecDeque::new() }
     }
 
     /// The object `key` if it exists. Keys must be in ascending order. Blocks.
     pub(crate) fn find(&mut self, key: &[u8]) -> Result<Option<ObjectAttributes>> {
         loop {
-            while let Some(entry) = self.page.front() {
-                if entry.key[..] > *key {
-                    return Ok(None);
-                }
-                let Some(entry) = self.page.pop_front() else { break };
+            while let Some(entry) = self.page.pop_front_if(|entry| entry.key[..] <= *key) {
                 if entry.key[..] == *key {
                     return Ok(Some(entry.info));
                 }
             }
-            if self.is_last_page {
+            if !self.page.is_empty() {
                 return Ok(None);
             }
-            self.next_page(key)?;
+            // Skip the keys between the last page and `key`: they can be most of a large bucket.
+            self.pages.skip_to(before(key));
+            match self.handle.block_on(self.pages.next())? {
+                Some(page) => self.page = page.entries.into(),
+                None => return Ok(None),
+            }
         }
-    }
-
-    fn next_page(&mut self, key: &[u8]) -> Result<()> {
-        // Skip the keys between the last page and `key`: they can be most of a large bucket.
-        let start = before(key);
-        if start[..] > self.request.start_after[..] {
-            self.request.start_after = start;
-        }
-        let page = self.handle.block_on(self.objects.list(&self.request))?;
-        self.page = page.entries.into();
-        match page.next {
-            Some(next) => self.request.start_after = next,
-            None => self.is_last_page = true,
-        }
-        Ok(())
     }
 }
 

@@ -4,7 +4,6 @@
 //! for any keys and any content of the target. Dropping the last reference to a folder restores its mode and time; a folder keeps its
 //! parent open, so the deepest come first.
 
-use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::fs;
 use std::io;
@@ -14,7 +13,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, Timespec, Timestamps, UTIME_OMIT};
 use rustix::io::Errno;
 
@@ -26,9 +25,8 @@ use crate::tree::obstacle::{Obstacle, altered, name_obstacle};
 
 /// A folder below the target, or the target itself.
 pub struct Folder {
-    descriptor: OwnedFd,
     shown: String,
-    names: Names,
+    pub(crate) names: Names,
     restore: Mutex<Restore>,
     shared: Arc<Shared>,
     /// Dropped after this folder is restored.
@@ -38,7 +36,7 @@ pub struct Folder {
 struct Shared {
     report: Arc<TransferReport>,
     open: AtomicUsize,
-    file_systems: FileSystems,
+    file_systems: Arc<FileSystems>,
 }
 
 /// The attributes that the folder gets on drop.
@@ -57,20 +55,13 @@ impl Folder {
         fs::create_dir_all(path)?;
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let descriptor = rustix::fs::open(path, flags, Mode::empty())?;
-        let shared =
-            Arc::new(Shared { report, open: AtomicUsize::new(1), file_systems: FileSystems::default() });
-        Ok(Self::held(descriptor, String::new(), shared, None))
+        let shared = Arc::new(Shared { report, open: AtomicUsize::new(1), file_systems: Arc::default() });
+        Ok(Self::open(descriptor, String::new(), shared, None))
     }
 
-    fn held(descriptor: OwnedFd, shown: String, shared: Arc<Shared>, parent: Option<Arc<Self>>) -> Arc<Self> {
-        Arc::new(Self {
-            descriptor,
-            shown,
-            names: Names::default(),
-            restore: Mutex::default(),
-            shared,
-            _parent: parent,
-        })
+    fn open(descriptor: OwnedFd, shown: String, shared: Arc<Shared>, parent: Option<Arc<Self>>) -> Arc<Self> {
+        let names = Names::new(descriptor, shared.file_systems.clone());
+        Arc::new(Self { shown, names, restore: Mutex::default(), shared, _parent: parent })
     }
 
     /// The folder `name` in this one, created if it does not exist. With `will_be_restored` other users cannot read it until its mode
@@ -82,27 +73,27 @@ impl Folder {
     ) -> Result<Arc<Self>, Obstacle> {
         let own_name = OsStr::from_bytes(name);
         let mode = if will_be_restored { 0o700 } else { 0o777 };
-        let taken = self.take(name)?;
-        let is_new = match rustix::fs::mkdirat(&self.descriptor, own_name, Mode::from_raw_mode(mode)) {
+        let taken = self.names.take(name)?;
+        let is_new = match rustix::fs::mkdirat(self.descriptor(), own_name, Mode::from_raw_mode(mode)) {
             Ok(()) => true,
             Err(Errno::EXIST) => false,
             Err(error) => return Err(name_obstacle(error)),
         };
         drop(taken);
-        if is_new && !self.missing(std::iter::once(name))?.is_empty() {
+        if is_new && !self.names.missing(std::iter::once(name))?.is_empty() {
             // Best effort: the returned error is more useful.
-            let _ = rustix::fs::unlinkat(&self.descriptor, own_name, AtFlags::REMOVEDIR);
+            let _ = rustix::fs::unlinkat(self.descriptor(), own_name, AtFlags::REMOVEDIR);
             return Err(altered());
         }
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let descriptor = match rustix::fs::openat(&self.descriptor, own_name, flags, Mode::empty()) {
+        let descriptor = match rustix::fs::openat(self.descriptor(), own_name, flags, Mode::empty()) {
             Ok(descriptor) => descriptor,
             Err(Errno::NOTDIR | Errno::LOOP) => return Err(self.obstacle(name)),
             Err(error) => return Err(error.into()),
         };
         self.shared.open.fetch_add(1, Ordering::Relaxed);
         let shown = format!("{}{}/", self.shown, show_key(name));
-        let child = Self::held(descriptor, shown, self.shared.clone(), Some(self.clone()));
+        let child = Self::open(descriptor, shown, self.shared.clone(), Some(self.clone()));
         if !is_new {
             child.make_writable()?;
         }
@@ -111,16 +102,16 @@ impl Folder {
 
     /// An earlier export may have left the folder read-only, as in the store.
     fn make_writable(&self) -> Result<(), Obstacle> {
-        let permissions = rustix::fs::fstat(&self.descriptor)?.st_mode & 0o7777;
+        let permissions = rustix::fs::fstat(self.descriptor())?.st_mode & 0o7777;
         if permissions & 0o300 != 0o300 {
-            rustix::fs::fchmod(&self.descriptor, Mode::from_raw_mode(permissions | 0o700))?;
+            rustix::fs::fchmod(self.descriptor(), Mode::from_raw_mode(permissions | 0o700))?;
             self.restore.lock().permissions = Some(permissions);
         }
         Ok(())
     }
 
     fn obstacle(&self, name: &[u8]) -> Obstacle {
-        let stat = rustix::fs::statat(&self.descriptor, OsStr::from_bytes(name), AtFlags::SYMLINK_NOFOLLOW);
+        let stat = rustix::fs::statat(self.descriptor(), OsStr::from_bytes(name), AtFlags::SYMLINK_NOFOLLOW);
         match stat.map(|stat| FileType::from_raw_mode(stat.st_mode)) {
             Ok(FileType::Symlink) => Obstacle::Unheld(format!(
                 "{}{} is a symlink; nothing is written through one",
@@ -140,38 +131,17 @@ impl Folder {
         }
     }
 
-    /// Checks, before `name` is used, that it is free or the exact name of an existing file. Keep the guard until it is used.
-    ///
-    /// # Errors
-    /// The file system treats it as the name of another file.
-    pub(crate) fn take(&self, name: &[u8]) -> Result<Option<MutexGuard<'_, ()>>, Obstacle> {
-        self.names.take(&self.descriptor, name, &self.shared.file_systems)
-    }
-
-    /// Returns true if the folder lists the existing file `name` with exactly these bytes.
-    pub(crate) fn is_exact(&self, name: &[u8]) -> bool {
-        self.names.is_exact(&self.descriptor, name, &self.shared.file_systems)
-    }
-
-    /// Those of the new names `names` that the file system stored in another form.
-    pub(crate) fn missing<'n>(
-        &self,
-        names: impl Iterator<Item = &'n [u8]>,
-    ) -> rustix::io::Result<HashSet<&'n [u8]>> {
-        self.names.missing(&self.descriptor, names, &self.shared.file_systems)
-    }
-
     /// The descriptor, for operations relative to the folder.
     pub(crate) fn descriptor(&self) -> &OwnedFd {
-        &self.descriptor
+        &self.names.folder
     }
 
     fn apply(&self, restore: &Restore) -> rustix::io::Result<()> {
         if let Some(mtime_ns) = restore.mtime_ns {
-            rustix::fs::futimens(&self.descriptor, &timestamps(mtime_ns))?;
+            rustix::fs::futimens(self.descriptor(), &timestamps(mtime_ns))?;
         }
         if let Some(permissions) = restore.permissions {
-            rustix::fs::fchmod(&self.descriptor, Mode::from_raw_mode(permissions))?;
+            rustix::fs::fchmod(self.descriptor(), Mode::from_raw_mode(permissions))?;
         }
         Ok(())
     }

@@ -9,7 +9,7 @@ use std::collections::hash_map::RandomState;
 use std::collections::{HashMap, HashSet};
 use std::hash::BuildHasher;
 use std::os::fd::OwnedFd;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 use parking_lot::{Mutex, MutexGuard};
 use rustix::fs::{AtFlags, Dir, Mode, OFlags};
@@ -20,16 +20,17 @@ use crate::tree::temporary;
 
 /// Maximum number of remembered names of a folder, eight bytes each. In a larger folder each lookup reads the folder.
 const NAMES_MAX: usize = 1 << 20;
-/// The flag `casefold` of a folder (`FS_CASEFOLD_FL` of Linux).
+/// The flag `casefold` of a folder, as the kernel numbers it.
 const CASEFOLD: u32 = 0x4000_0000;
 
 /// Whether the file systems of an export fold names, by device and flag.
 #[derive(Default)]
 pub(crate) struct FileSystems(Mutex<HashMap<(u64, u32), bool>>);
 
-/// The names of one folder.
-#[derive(Default)]
+/// The names in an open folder.
 pub(crate) struct Names {
+    pub(crate) folder: OwnedFd,
+    file_systems: Arc<FileSystems>,
     folds: OnceLock<bool>,
     /// Hashes of the names at the first read of the folder.
     found: OnceLock<Found>,
@@ -81,60 +82,55 @@ fn probe(folder: &OwnedFd) -> Result<bool> {
 }
 
 impl Names {
-    /// Returns true if `folder` folds names.
-    fn fold(&self, folder: &OwnedFd, file_systems: &FileSystems) -> bool {
-        *self.folds.get_or_init(|| file_systems.folds(folder))
+    pub(crate) fn new(folder: OwnedFd, file_systems: Arc<FileSystems>) -> Self {
+        let (folds, found) = (OnceLock::new(), OnceLock::new());
+        Self { folder, file_systems, folds, found, taking: Mutex::default() }
     }
 
-    /// Checks, before `name` is used, that it is free, or listed in `folder` with exactly these bytes. In a folder that folds names, the
-    /// guard blocks other names.
+    /// Returns true if the folder folds names.
+    fn fold(&self) -> bool {
+        *self.folds.get_or_init(|| self.file_systems.folds(&self.folder))
+    }
+
+    /// Checks, before `name` is used, that it is free, or listed with exactly these bytes. Keep the guard until it is used: in a folder
+    /// that folds names it blocks other names.
     ///
     /// # Errors
     /// The file system treats it as the name of another file.
-    pub(crate) fn take(
-        &self,
-        folder: &OwnedFd,
-        name: &[u8],
-        file_systems: &FileSystems,
-    ) -> std::result::Result<Option<MutexGuard<'_, ()>>, Obstacle> {
-        if !self.fold(folder, file_systems) {
+    pub(crate) fn take(&self, name: &[u8]) -> std::result::Result<Option<MutexGuard<'_, ()>>, Obstacle> {
+        if !self.fold() {
             return Ok(None);
         }
         let guard = self.taking.lock();
-        match rustix::fs::statat(folder, name, AtFlags::SYMLINK_NOFOLLOW) {
+        match rustix::fs::statat(&self.folder, name, AtFlags::SYMLINK_NOFOLLOW) {
             Err(Errno::NOENT) => Ok(Some(guard)),
             Err(error) => Err(error.into()),
-            Ok(_) if self.lists(folder, name)? => Ok(Some(guard)),
+            Ok(_) if self.lists(name)? => Ok(Some(guard)),
             Ok(_) => Err(folded()),
         }
     }
 
-    /// Returns true if `folder` lists the existing file `name` with exactly these bytes.
-    pub(crate) fn is_exact(&self, folder: &OwnedFd, name: &[u8], file_systems: &FileSystems) -> bool {
-        !self.fold(folder, file_systems) || self.lists(folder, name).unwrap_or(false)
+    /// Returns true if the existing file `name` is listed with exactly these bytes.
+    pub(crate) fn is_exact(&self, name: &[u8]) -> bool {
+        !self.fold() || self.lists(name).unwrap_or(false)
     }
 
-    /// Those of the new names `names` that `folder` does not list: it stored them in another form.
-    pub(crate) fn missing<'n>(
-        &self,
-        folder: &OwnedFd,
-        names: impl Iterator<Item = &'n [u8]>,
-        file_systems: &FileSystems,
-    ) -> Result<HashSet<&'n [u8]>> {
-        if !self.fold(folder, file_systems) {
+    /// Those of the new names `names` that the folder does not list: the file system stored them in another form.
+    pub(crate) fn missing<'n>(&self, names: impl Iterator<Item = &'n [u8]>) -> Result<HashSet<&'n [u8]>> {
+        if !self.fold() {
             return Ok(HashSet::new());
         }
         let mut missing: HashSet<&[u8]> = names.collect();
-        each_name(folder, |name| _ = missing.remove(name))?;
+        each_name(&self.folder, |name| _ = missing.remove(name))?;
         Ok(missing)
     }
 
-    /// Returns true if `folder` had `name` at the first read. Later names of this export are not included: it makes each once.
-    fn lists(&self, folder: &OwnedFd, name: &[u8]) -> Result<bool> {
+    /// Returns true if the folder had `name` at the first read. Later names of this export are not included: it makes each once.
+    fn lists(&self, name: &[u8]) -> Result<bool> {
         let found = match self.found.get() {
             Some(found) => found,
             None => {
-                let found = Found::read(folder)?;
+                let found = Found::read(&self.folder)?;
                 self.found.get_or_init(|| found)
             }
         };
@@ -142,7 +138,7 @@ impl Names {
             return Ok(found.hashes.contains(&found.hasher.hash_one(name)));
         }
         let mut is_listed = false;
-        each_name(folder, |listed| is_listed |= listed == name)?;
+        each_name(&self.folder, |listed| is_listed |= listed == name)?;
         Ok(is_listed)
     }
 }
@@ -175,18 +171,18 @@ mod tests {
     use super::*;
 
     /// A folder that counts as one of a file system that folds names.
-    fn folding(path: &std::path::Path) -> (OwnedFd, Names, FileSystems) {
+    fn folding(path: &std::path::Path) -> Names {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let folder = rustix::fs::open(path, flags, Mode::empty()).unwrap();
-        let names = Names::default();
+        let names = Names::new(folder, Arc::default());
         names.folds.set(true).unwrap();
-        (folder, names, FileSystems::default())
+        names
     }
 
     #[test]
     fn this_file_system_does_not_fold_names_and_the_probe_leaves_nothing() {
         let root = tempfile::tempdir().unwrap();
-        let (folder, ..) = folding(root.path());
+        let Names { folder, .. } = folding(root.path());
         let systems = FileSystems::default();
         assert!(!systems.folds(&folder) && !systems.folds(&folder));
         assert_eq!(systems.0.lock().len(), 1);
@@ -197,14 +193,14 @@ mod tests {
     fn the_name_of_another_file_is_not_used() {
         let root = tempfile::tempdir().unwrap();
         fs::write(root.path().join("before"), b"x").unwrap();
-        let (folder, names, systems) = folding(root.path());
-        assert!(names.take(&folder, b"before", &systems).is_ok(), "it is listed");
-        assert!(names.take(&folder, b"new", &systems).is_ok(), "it is free");
-        assert!(names.is_exact(&folder, b"before", &systems));
+        let names = folding(root.path());
+        assert!(names.take(b"before").is_ok(), "it is listed");
+        assert!(names.take(b"new").is_ok(), "it is free");
+        assert!(names.is_exact(b"before"));
         // As if `new` were another name of a file that this export made after the first read.
         fs::write(root.path().join("new"), b"x").unwrap();
-        assert!(matches!(names.take(&folder, b"new", &systems), Err(Obstacle::Unheld(_))));
-        let missing = names.missing(&folder, [&b"new"[..], b"altered"].into_iter(), &systems).unwrap();
+        assert!(matches!(names.take(b"new"), Err(Obstacle::Unheld(_))));
+        let missing = names.missing([&b"new"[..], b"altered"].into_iter()).unwrap();
         assert_eq!(missing, HashSet::from([&b"altered"[..]]));
     }
 }

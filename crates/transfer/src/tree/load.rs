@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::AsFd;
-use std::os::unix::ffi::OsStrExt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
 
 use bytes::Bytes;
@@ -60,7 +60,7 @@ impl Import {
         work::run(jobs, |batch| self.store_batch(batch), |batches| self.plan(walk, existing, batches));
     }
 
-    fn plan(&self, walk: Walk, mut existing: Existing, batches: &mut Batches<Found>) {
+    fn plan(&self, walk: Walk, mut existing: Existing<'_>, batches: &mut Batches<Found>) {
         let own_file = self.objects.data_file().and_then(|path| rustix::fs::stat(path).ok());
         let own_file = own_file.map(|stat| (stat.st_dev, stat.st_ino));
         for visit in walk.visits() {
@@ -116,7 +116,7 @@ impl Import {
                     items.push(PutItem { key: found.key.into(), value, options });
                 }
                 Ok(Outcome::Large(file)) => self.store_large(&found, file),
-                Err(why) => self.report.failed(&shown(&found.path), &why),
+                Err(trouble) => self.not_stored(&found, trouble),
             }
         }
         if items.is_empty() {
@@ -136,21 +136,24 @@ impl Import {
         match self.send_pieces(found, file, &mut sent) {
             Ok(true) => self.report.done(FileKind::File, 0),
             Ok(false) => self.report.expired(),
-            Err(Trouble::Store(error)) => {
+            Err(trouble) => {
                 self.report.take_back_bytes(sent);
-                self.failed(&shown(&found.path), &error);
+                self.not_stored(found, trouble);
             }
-            Err(Trouble::File(why)) => {
-                self.report.take_back_bytes(sent);
-                self.report.failed(&shown(&found.path), &why);
-            }
+        }
+    }
+
+    fn not_stored(&self, found: &Found, trouble: Trouble) {
+        match trouble {
+            Trouble::Store(error) => self.failed(&shown(&found.path), &error),
+            Trouble::File(why) => self.report.failed(&shown(&found.path), &why),
         }
     }
 
     /// Puts the file in pieces. Returns false if its deadline has passed.
     fn send_pieces(&self, found: &Found, mut file: File, sent: &mut u64) -> Result<bool, Trouble> {
         let before = State::of(&file)?;
-        let extras = extras_of(&file).map_err(Trouble::File)?;
+        let extras = extras_of(&file)?;
         if extras.is_over(now_ns()) {
             return Ok(false);
         }
@@ -179,8 +182,8 @@ impl Import {
     }
 }
 
-fn extras_of(file: &File) -> Result<Extras, String> {
-    xattr::read(&xattr::Holder::File(file.as_fd()))
+fn extras_of(file: &File) -> Result<Extras, Trouble> {
+    xattr::read(&xattr::Holder::File(file.as_fd())).map_err(Trouble::File)
 }
 
 /// A failure of the file or of the store.
@@ -201,40 +204,27 @@ impl From<io::Error> for Trouble {
     }
 }
 
-impl From<Trouble> for String {
-    fn from(trouble: Trouble) -> Self {
-        match trouble {
-            Trouble::File(why) => why,
-            Trouble::Store(error) => error.to_string(),
-        }
-    }
+fn read(found: &Found) -> Result<Outcome, Trouble> {
+    let value = match found.attributes.kind {
+        FileKind::Folder => Bytes::new(),
+        FileKind::Symlink => Bytes::from(std::fs::read_link(&found.path)?.into_os_string().into_vec()),
+        FileKind::File => return read_file(&found.path),
+    };
+    let extras = found.extras().map_err(Trouble::File)?;
+    Ok(Outcome::Value(Content { value, attributes: found.attributes, extras }))
 }
 
-fn read(found: &Found) -> Result<Outcome, String> {
-    let value =
-        |value| Ok(Outcome::Value(Content { value, attributes: found.attributes, extras: found.extras()? }));
-    match found.attributes.kind {
-        FileKind::Folder => value(Bytes::new()),
-        FileKind::Symlink => {
-            let target = std::fs::read_link(&found.path).map_err(|error| error.to_string())?;
-            value(Bytes::copy_from_slice(target.as_os_str().as_bytes()))
-        }
-        FileKind::File => read_file(&found.path),
-    }
-}
-
-fn read_file(path: &Path) -> Result<Outcome, String> {
+fn read_file(path: &Path) -> Result<Outcome, Trouble> {
     // The file may have been replaced since the walk: do not follow a symlink, do not wait for a fifo.
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    let descriptor = rustix::fs::openat(CWD, path, flags, Mode::empty())
-        .map_err(|error| io::Error::from(error).to_string())?;
+    let descriptor = rustix::fs::openat(CWD, path, flags, Mode::empty()).map_err(io::Error::from)?;
     let mut file = File::from(descriptor);
     let before = State::of(&file)?;
     if before.bytes > BATCH_BYTES_MAX {
         return Ok(Outcome::Large(file));
     }
     let mut value = Vec::with_capacity(before.bytes as usize + 1);
-    file.by_ref().take(before.bytes + 1).read_to_end(&mut value).map_err(|error| error.to_string())?;
+    file.by_ref().take(before.bytes + 1).read_to_end(&mut value)?;
     before.check_unchanged(&file, value.len() as u64)?;
     let extras = extras_of(&file)?;
     Ok(Outcome::Value(Content { value: value.into(), attributes: before.attributes, extras }))

@@ -134,7 +134,7 @@ fn has_extras(base: impl AsFd, name: &OsStr, extras: &Extras) -> bool {
 }
 
 fn rename(folder: &Folder, temporary: &str, name: &[u8]) -> Result<(), Obstacle> {
-    let _taken = folder.take(name)?;
+    let _taken = folder.names.take(name)?;
     let name = OsStr::from_bytes(name);
     match rustix::fs::renameat(folder.descriptor(), temporary, folder.descriptor(), name) {
         Err(Errno::ISDIR | Errno::NOTEMPTY | Errno::EXIST) => {

@@ -129,7 +129,7 @@ impl FolderExport {
     fn each(&self, mut plan: impl FnMut(ListEntry, &mut FilesAbove) -> Result<(), Trouble>) {
         let (mut pages, mut above) = (self.export.pages(), FilesAbove::default());
         loop {
-            let entries = match self.handle.block_on(pages.next()) {
+            let entries = match self.handle.block_on(self.export.next(&mut pages)) {
                 Ok(Some(entries)) => entries,
                 Ok(None) => return,
                 Err(error) => return self.export.report.stop(&format!("cannot list the store: {error}")),
@@ -197,7 +197,8 @@ impl FolderExport {
         let folder = open.enter(parents, false)?;
         let bytes = entry.info.bytes;
         let own_name = OsStr::from_bytes(name);
-        if place::is_same(folder.descriptor(), own_name, bytes, &attributes, &extras) && folder.is_exact(name)
+        if place::is_same(folder.descriptor(), own_name, bytes, &attributes, &extras)
+            && folder.names.is_exact(name)
         {
             self.export.report.unchanged(bytes);
         } else {
@@ -280,7 +281,7 @@ impl FolderExport {
         for group in results.chunk_by(|(one, _), (other, _)| Arc::ptr_eq(&one.folder, &other.folder)) {
             let written = || group.iter().filter(|(_, result)| result.is_ok()).map(|(wanted, _)| wanted);
             let Some(first) = written().next() else { continue };
-            match first.folder.missing(written().map(Wanted::name)) {
+            match first.folder.names.missing(written().map(Wanted::name)) {
                 Ok(missing) => {
                     let is_missing = |wanted: &&Wanted| missing.contains(wanted.name());
                     keys.extend(written().filter(is_missing).map(|wanted| wanted.key.clone()));

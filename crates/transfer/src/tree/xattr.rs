@@ -97,3 +97,24 @@ impl Holder<'_> {
         Ok(value)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn attributes_survive_a_round_trip_and_others_are_ignored() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let mut extras = Extras::default();
+        extras.add(b"user.shoal.content-type", b"text/plain").unwrap();
+        extras.add(b"user.shoal.meta.colour", b"blue").unwrap();
+        if rustix::fs::fsetxattr(&file, "user.other", b"x", XattrFlags::empty()).is_err() {
+            return shoal_testkit::skipped::skipped("this file system has no extended attributes");
+        }
+        write(&file, &extras).unwrap();
+        let by_path = read(&Holder::Path(file.path())).unwrap();
+        assert_eq!((read(&Holder::File(file.as_fd())).unwrap(), by_path), (extras.clone(), extras));
+        write(&file, &Extras::default()).unwrap();
+        assert!(read(&Holder::File(file.as_fd())).unwrap().is_empty());
+    }
+}
