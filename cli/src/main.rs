@@ -1,50 +1,22 @@
 //! `shoal`: the server, the client and the tools in one binary.
 //!
-//! Reading order: [`args`] (the command line), [`commands`] (one file per command), [`objects`] (a server or an embedded
-//! store with one interface, so that each command is written once), [`transfer`] (the parts of every import and export),
-//! [`tree`] (folders in and out), [`tarball`] (tars in and out), [`from_redis`] (strings of Redis), [`backup`] (backups
-//! in files and pipes), [`store_file`] (creating and opening the data file), [`growing`] (its maximum size), and the
-//! small parts: [`size`], [`memory_limit`], [`memory_budget`], [`check_memory`], [`allocator`], [`notify`],
-//! [`space_map`], [`summary`], [`progress`], [`range`], [`resolve`], [`buckets`], [`conditions`], [`copying`],
-//! [`output`], [`failure`], [`failures`], [`signals`], [`stopping`], [`logging`], [`whole_bucket`].
+//! Reading order: [`arguments`] (the command line), [`commands`] (one file per command), [`store`] (the data file, buckets, copies and
+//! moves), [`transfer`] (the output of imports and exports), [`backup`] (backups in files and pipes), [`output`] and [`failure`] (standard
+//! output, standard error, exit codes), [`logging`], [`memory`] (its limits and their division), [`process`] (signals, the end of a
+//! server, its supervisor).
 //!
-//! This crate holds no storage logic: programs can do all of this through `shoal-client` or `shoal-engine`.
+//! This crate has no storage logic: programs can do all of this through `shoal-client`, `shoal-engine` and `shoal-transfer`.
 
-mod allocator;
-mod args;
+mod arguments;
 mod backup;
-mod buckets;
-mod check_memory;
 mod commands;
-mod conditions;
-mod copying;
-mod credentials;
-mod damage;
 mod failure;
-mod failures;
-mod from_redis;
-mod growing;
 mod logging;
-mod memory_budget;
-mod memory_limit;
-mod notify;
-mod objects;
+mod memory;
 mod output;
-mod progress;
-mod range;
-mod resolve;
-mod signals;
-mod size;
-mod space_map;
-mod stopping;
-mod store_file;
-mod summary;
-mod tarball;
-mod target;
-mod temporary;
+mod process;
+mod store;
 mod transfer;
-mod tree;
-mod whole_bucket;
 
 use std::pin::Pin;
 use std::process::ExitCode;
@@ -52,7 +24,7 @@ use std::process::ExitCode;
 use anyhow::Context;
 use clap::{CommandFactory, Parser};
 
-use crate::args::{Cli, Command};
+use crate::arguments::{Cli, Command};
 use crate::logging::LogFormat;
 
 #[global_allocator]
@@ -63,23 +35,23 @@ const DEFAULT_LOG: &str = "warn,shoal_engine::close=info";
 
 fn main() -> ExitCode {
     shoal_device::file::survive_size_limit();
-    let code = failure::conclude(run(Cli::parse()), output::warn);
+    let code = failure::conclude(run(Cli::parse()));
     logging::finish();
     code
 }
 
 fn run(cli: Cli) -> anyhow::Result<()> {
     if let Command::Completions(arguments) = cli.command {
-        return commands::completions::run(&arguments, Cli::command());
+        return commands::man::completions(&arguments, Cli::command());
     }
     if let Command::Man(arguments) = cli.command {
-        return commands::man::run(&arguments, Cli::command());
+        return commands::man::pages(&arguments, Cli::command());
     }
     if let Command::Bench(arguments) = cli.command {
         return commands::bench::run(arguments, cli.log.as_deref());
     }
-    if memory_limit::is_scarce() {
-        allocator::keep_nothing();
+    if memory::limit::is_scarce() {
+        memory::allocator::keep_nothing();
     }
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
@@ -88,7 +60,7 @@ fn run(cli: Cli) -> anyhow::Result<()> {
     // In a box, or the runtime would be compiled around it in several places.
     let work: Pin<Box<dyn Future<Output = anyhow::Result<()>>>> = Box::pin(dispatch(cli));
     let result = runtime.block_on(work);
-    // An abandoned read of standard input must not keep the program alive.
+    // An abandoned read of standard input must not keep the program running.
     runtime.shutdown_background();
     result
 }
@@ -124,7 +96,7 @@ async fn dispatch(cli: Cli) -> anyhow::Result<()> {
         Command::Check(arguments) => commands::check::run(arguments).await,
         Command::Relocation(arguments) => commands::relocation::run(arguments).await,
         Command::Bench(arguments) => commands::bench::run(arguments, None),
-        Command::Completions(arguments) => commands::completions::run(&arguments, Cli::command()),
-        Command::Man(arguments) => commands::man::run(&arguments, Cli::command()),
+        Command::Completions(arguments) => commands::man::completions(&arguments, Cli::command()),
+        Command::Man(arguments) => commands::man::pages(&arguments, Cli::command()),
     }
 }

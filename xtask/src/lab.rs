@@ -49,6 +49,8 @@ enum Suite {
     Units,
     /// The program's tests, as built by the same.
     Program,
+    /// The odd tars, as built by the same.
+    Tars,
     /// The schedules: a separate workspace, in the release profile, with other locks.
     Schedules,
 }
@@ -89,6 +91,7 @@ impl Suite {
             Self::Engine => vec!["--test", "store"],
             Self::Units => vec!["--workspace", "--lib", "--bins"],
             Self::Program => vec!["--workspace", "--test", "shoal"],
+            Self::Tars => vec!["--workspace", "--test", "odd"],
             Self::Schedules => Vec::new(),
         }
     }
@@ -100,7 +103,7 @@ impl Suite {
         match self {
             Self::Engine => of_engine(&mut command)?,
             Self::Schedules => of_schedules(&mut command)?,
-            Self::Units | Self::Program => {}
+            Self::Units | Self::Program | Self::Tars => {}
         }
         command.args(self.words()).current_dir(super::root()?);
         Ok(command)
@@ -171,7 +174,14 @@ const EXPERIMENTS: [Experiment; 24] = [
         beside: false,
     },
     units("hostile", "T13", "testing::hostile::tests", &[("HOSTILE_MS", 10_000, 600_000)]),
-    units("tars", "C08, C09", "tarball::odd", &[("ODD_TARS", 2_000, 100_000)]),
+    Experiment {
+        name: "tars",
+        row: "C08, C09",
+        suite: Suite::Tars,
+        filter: "",
+        sizes: &[("ODD_TARS", 2_000, 100_000)],
+        beside: false,
+    },
     // These measure a server's maximum, and then ask for a part or a multiple of it.
     program("load", "T15", "load::sustained", &[("LOAD_S", 60, 1_800)]),
     program("overload", "T16", "load::overload", &[("OVERLOAD_S", 20, 600), ("OVERLOAD_KEYS", 1_000, 1_000)]),

@@ -4,9 +4,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::output::{counted, warn};
-use crate::progress::{self, Ticker};
-use crate::size::Size;
+use shoal_transfer::text::counted;
+
+use crate::arguments::size::Size;
+use crate::output::progress::{self, Ticker};
+use crate::output::warn;
 
 /// The counts of a backup or a restore on its way.
 #[derive(Default)]

@@ -15,7 +15,7 @@ use rustix::fs::{CWD, RenameFlags};
 use rustix::io::Errno;
 
 use crate::failure::whole_output_error;
-use crate::store_file::{HELD_MAX, HELD_PAUSE};
+use crate::store::file::{HELD_MAX, HELD_PAUSE};
 
 /// The bytes of a tar that are written last: its first header.
 const HEAD_BYTES: usize = 512;

@@ -12,7 +12,11 @@ use serde_json::{Map, Value, json};
 use shoal_backup::{Contents, Decoder, End, Event, Header, IncrementWriter, Loss};
 use shoal_base::{Entropy, SystemEntropy};
 use shoal_engine::Lsn;
+use shoal_transfer::objects::Objects;
+use shoal_transfer::text::{counted, show_key};
 
+use crate::arguments::size::Size;
+use crate::arguments::target::StoreArguments;
 use crate::backup::chain::{Link, check_link};
 use crate::backup::last::Last;
 use crate::backup::part;
@@ -20,12 +24,9 @@ use crate::backup::progress::{self, Sofar};
 use crate::backup::sink::{self, Sink, beside};
 use crate::backup::source::Source;
 use crate::failure::{Reported, Usage};
-use crate::objects::Objects;
-use crate::output::{Output, counted, show_key, show_time, warn};
-use crate::signals::stop_in_order;
-use crate::size::Size;
-use crate::store_file::Access;
-use crate::target::StoreArguments;
+use crate::output::{Output, show_time, warn};
+use crate::process::signals::stop_in_order;
+use crate::store::file::Access;
 
 const EXAMPLES: &str = "Examples:
   shoal backup /backup/monday.shoal                    all buckets of a running server, as they are at one moment

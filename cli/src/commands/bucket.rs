@@ -3,15 +3,17 @@
 use clap::{Args, Subcommand};
 use serde_json::{Map, Value, json};
 use shoal_client::ListRequest;
+use shoal_transfer::objects::Objects;
+use shoal_transfer::report::DamagedRanges;
+use shoal_transfer::text::show_count;
 
+use crate::arguments::size::Size;
+use crate::arguments::target::{StoreArguments, bucket};
 use crate::commands::rm::{How, remove_bucket};
-use crate::damage::Damage;
 use crate::failure::{NotFound, Reported};
-use crate::objects::Objects;
-use crate::output::{Output, show_count, show_time, warn};
-use crate::size::Size;
-use crate::store_file::Access;
-use crate::target::{StoreArguments, bucket};
+use crate::output::damage;
+use crate::output::{Output, show_time, warn};
+use crate::store::file::Access;
 
 const EXAMPLES: &str = "Examples:
   shoal bucket ls                    the names of the buckets
@@ -121,7 +123,7 @@ async fn ls(objects: &Objects, long: bool, json: bool) -> anyhow::Result<()> {
 async fn stat(objects: &Objects, name: &str, json: bool) -> anyhow::Result<()> {
     let content = Content::of(objects, name).await?;
     if content.objects == 0 {
-        content.damage.conclude("are not counted here")?;
+        damage::conclude(&content.damage, "are not counted here")?;
         return Err(no_such_bucket(name));
     }
     let mut output = Output::new();
@@ -143,22 +145,18 @@ async fn stat(objects: &Objects, name: &str, json: bool) -> anyhow::Result<()> {
         ))?;
     }
     output.finish()?;
-    content.damage.conclude("are not counted here")
+    damage::conclude(&content.damage, "are not counted here")
 }
 
 async fn rm(objects: &Objects, name: &str, recursive: bool, how: How) -> anyhow::Result<()> {
-    let mut request = ListRequest { bucket: name.to_owned(), limit: 1, ..ListRequest::default() };
-    let mut page = objects.list(&request).await?;
-    // A page without entries may have passed deleted objects only.
-    while page.entries.is_empty()
-        && page.damaged.is_empty()
-        && let Some(next) = page.next.take()
-    {
-        request.start_after = next;
-        page = objects.list(&request).await?;
-    }
-    if page.entries.is_empty() && page.damaged.is_empty() {
-        return Err(no_such_bucket(name));
+    let request = ListRequest { bucket: name.to_owned(), limit: 1, ..ListRequest::default() };
+    let mut pages = objects.pages_of(request);
+    // A page may have skipped only deleted objects.
+    loop {
+        let page = pages.next().await?.ok_or_else(|| no_such_bucket(name))?;
+        if !page.entries.is_empty() || !page.damaged.is_empty() {
+            break;
+        }
     }
     if !recursive && !how.dry_run {
         anyhow::bail!("the bucket {name:?} holds objects; `shoal bucket rm {name} -r` deletes them");
@@ -180,15 +178,14 @@ struct Content {
     /// Modification times.
     oldest_ns: u64,
     newest_ns: u64,
-    damage: Damage,
+    damage: DamagedRanges,
 }
 
 impl Content {
     async fn of(objects: &Objects, name: &str) -> anyhow::Result<Self> {
-        let mut request = ListRequest { bucket: name.to_owned(), ..ListRequest::default() };
+        let mut pages = objects.pages(name, b"");
         let mut content = Self { oldest_ns: u64::MAX, ..Self::default() };
-        loop {
-            let page = objects.list(&request).await?;
+        while let Some(page) = pages.next().await? {
             content.damage.add(page.damaged);
             for info in page.entries.into_iter().map(|entry| entry.info) {
                 content.objects += 1;
@@ -198,11 +195,8 @@ impl Content {
                 content.oldest_ns = content.oldest_ns.min(info.modified_ns);
                 content.newest_ns = content.newest_ns.max(info.modified_ns);
             }
-            match page.next {
-                Some(next) => request.start_after = next,
-                None => return Ok(content),
-            }
         }
+        Ok(content)
     }
 
     fn add_to(&self, object: &mut Map<String, Value>) {
@@ -213,7 +207,7 @@ impl Content {
             "with_deadline": self.with_deadline,
             "oldest": show_time(self.oldest_ns),
             "newest": show_time(self.newest_ns),
-            "damaged": self.damage.json(),
+            "damaged": damage::json(&self.damage),
         });
         object.extend(
             fields.as_object().into_iter().flatten().map(|(name, value)| (name.clone(), value.clone())),

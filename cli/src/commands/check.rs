@@ -12,13 +12,14 @@ use clap::Args;
 use indicatif::ProgressBar;
 use serde_json::{Map, Value, json};
 use shoal_engine::{CheckOptions, CheckProblem, CheckReport, DamagedRange, Losses};
+use shoal_transfer::text::{counted, show_count, show_key};
 
-use crate::check_memory::CheckMemory;
+use crate::arguments::size::Size;
 use crate::failure::{Reported, Usage};
-use crate::output::{Output, counted, set_bytes, show_count, show_key, warn};
-use crate::progress::{self, Ticker};
-use crate::size::Size;
-use crate::store_file::{self, Access, Io};
+use crate::memory::check::CheckMemory;
+use crate::output::progress::{self, Ticker};
+use crate::output::{Output, set_bytes, warn};
+use crate::store::file::{self, Access, Io};
 
 const EXAMPLES: &str = "Examples:
   shoal check                              read and verify everything in ./shoal.data; nothing is written
@@ -77,9 +78,9 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
     let memory = CheckMemory::of(arguments.memory, arguments.cache)?;
     let access = if repairs { Access::Write } else { Access::Read };
     let data = arguments.data.as_deref().unwrap_or(Path::new(DEFAULT_DATA));
-    let device = store_file::open_existing(data, access, arguments.io)?;
+    let device = file::open_existing(data, access, arguments.io)?;
     let what = || format!("cannot check {}", data.display());
-    store_file::require_store(data, &device).await.with_context(what)?;
+    file::require_store(data, &device).await.with_context(what)?;
     let started = Instant::now();
     let sofar = Arc::new(Sofar::default());
     let shown = (!arguments.json).then(|| show(sofar.clone()));

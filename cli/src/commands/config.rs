@@ -6,10 +6,11 @@ use clap::parser::ValueSource;
 use clap::{ArgMatches, Args, Subcommand};
 use serde_json::{Map, Value, json};
 use shoal_metrics::MemoryParts;
+use shoal_transfer::text::one_line;
 
 use crate::commands::serve::{self, check, divided_memory, keys, read_file};
-use crate::failure::{Usage, one_line};
-use crate::memory_budget::MemoryBudget;
+use crate::failure::Usage;
+use crate::memory::budget::MemoryBudget;
 use crate::output::Output;
 
 const EXAMPLES: &str = "\
@@ -200,6 +201,6 @@ mod tests {
         }
         let again: serve::Arguments = toml::from_str(&text).unwrap();
         assert_eq!(again.listen.as_deref(), Some("127.0.0.1:2"));
-        assert_eq!(again.cache, Some(crate::size::Size(2 << 30)));
+        assert_eq!(again.cache, Some(crate::arguments::size::Size(2 << 30)));
     }
 }

@@ -5,16 +5,18 @@ use std::ffi::OsString;
 use bytes::Bytes;
 use clap::Args;
 use serde_json::{Map, json};
+use shoal_transfer::copying::Location;
+use shoal_transfer::objects::Objects;
+use shoal_transfer::text::{show_count, show_key};
 
-use crate::conditions::Conditions;
-use crate::copying::{Location, Prefixes, copy};
+use crate::arguments::conditions::Conditions;
+use crate::arguments::size::Size;
+use crate::arguments::target::{Target, bucket};
 use crate::failure::Usage;
-use crate::objects::Objects;
-use crate::output::{Output, bytes_of, set_bytes, show_count, show_key};
-use crate::size::Size;
-use crate::store_file::Access;
-use crate::target::{Target, bucket};
-use crate::whole_bucket::refuse_empty_prefix;
+use crate::output::{Output, bytes_of, damage, set_bytes};
+use crate::store::copying::{Prefixes, copy};
+use crate::store::file::Access;
+use crate::store::whole_bucket::refuse_empty_prefix;
 
 const EXAMPLES: &str = "Examples:
   shoal cp notes/today notes/archive/2026-01-15
@@ -126,7 +128,7 @@ pub(crate) async fn all(
         output.line(&format!("{} {would}{verb}, {}", show_count(totals.objects), Size(totals.bytes)))?;
     }
     output.finish()?;
-    totals.damage.conclude(&format!("could not be listed, and were not {verb}"))?;
+    damage::conclude(&totals.damage, &format!("could not be listed, and were not {verb}"))?;
     totals.failures.conclude()
 }
 

@@ -4,15 +4,16 @@ use std::ffi::OsString;
 
 use clap::Args;
 use serde_json::{Map, Value, json};
-use shoal_client::ListRequest;
+use shoal_transfer::objects::Objects;
+use shoal_transfer::report::DamagedRanges;
+use shoal_transfer::text::show_count;
 
-use crate::buckets::hint_if_empty;
-use crate::damage::Damage;
-use crate::objects::Objects;
-use crate::output::{Output, bytes_of, set_bytes, show_count};
-use crate::size::Size;
-use crate::store_file::Access;
-use crate::target::Target;
+use crate::arguments::size::Size;
+use crate::arguments::target::Target;
+use crate::output::damage;
+use crate::output::{Output, bytes_of, set_bytes};
+use crate::store::buckets::hint_if_empty;
+use crate::store::file::Access;
 
 const EXAMPLES: &str = "Examples:
   shoal du                          each top-level folder, and the total
@@ -52,28 +53,19 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
 
 async fn du(objects: &Objects, arguments: &Arguments) -> anyhow::Result<()> {
     let prefix = bytes_of(&arguments.prefix);
-    let mut request = ListRequest {
-        bucket: arguments.target.bucket().to_owned(),
-        prefix: prefix.to_vec(),
-        ..ListRequest::default()
-    };
-    let (mut output, mut damage) = (Output::new(), Damage::default());
+    let mut pages = objects.pages(arguments.target.bucket(), prefix);
+    let (mut output, mut damaged) = (Output::new(), DamagedRanges::default());
     let mut folders = Folders::new(prefix.len(), bytes_of(&arguments.delimiter), arguments.depth);
-    loop {
-        let page = objects.list(&request).await?;
-        damage.add(page.damaged);
+    while let Some(page) = pages.next().await? {
+        damaged.add(page.damaged);
         for entry in page.entries {
             folders
                 .add(&entry.key, entry.info.bytes, |name, usage| show(&mut output, arguments, name, usage))?;
         }
-        match page.next {
-            Some(next) => request.start_after = next,
-            None => break,
-        }
     }
     let total = folders.end(|name, usage| show(&mut output, arguments, name, usage))?;
     if arguments.json {
-        for range in damage.json() {
+        for range in damage::json(&damaged) {
             output.json(&json!({ "damaged": range }))?;
         }
         output.json(&json!({ "total": true, "bytes": total.bytes, "objects": total.objects }))?;
@@ -85,7 +77,7 @@ async fn du(objects: &Objects, arguments: &Arguments) -> anyhow::Result<()> {
     if total.objects == 0 {
         hint_if_empty(objects, arguments.target.bucket()).await;
     }
-    damage.conclude("are not counted here")
+    damage::conclude(&damaged, "are not counted here")
 }
 
 fn show(output: &mut Output, arguments: &Arguments, name: &[u8], usage: Usage) -> anyhow::Result<()> {

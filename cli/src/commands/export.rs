@@ -3,34 +3,32 @@
 use std::ffi::OsString;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use anyhow::Context;
 use bytes::Bytes;
 use clap::Args;
 use rustix::process::{Resource, getrlimit, setrlimit};
-use shoal_client::ListRequest;
+use shoal_transfer::export::Export;
+use shoal_transfer::objects::Objects;
+use shoal_transfer::tarball::unload::TarExport;
+use shoal_transfer::text::one_line;
+use shoal_transfer::tree::folder::Folder;
+use shoal_transfer::tree::unload::FolderExport;
+use shoal_transfer::work::JOBS_MAX;
 use tokio::runtime::Handle;
 
+use crate::arguments::filter::FilterArguments;
+use crate::arguments::target::Target;
 use crate::backup::sink::{Contents, Sink};
-use crate::buckets::hint_if_empty;
-use crate::commands::stop_on_signal;
-use crate::failure::{Usage, one_line};
-use crate::objects::Objects;
+use crate::failure::Usage;
 use crate::output::bytes_of;
-use crate::store_file::Access;
-use crate::tarball;
-use crate::target::Target;
-use crate::transfer::filter::Filter;
-use crate::transfer::progress;
-use crate::transfer::report::{EXPORT, EXPORT_TAR, Manner, Report};
-use crate::transfer::work::JOBS_MAX;
-use crate::tree::folder::Folder;
-use crate::tree::unload::Unload;
+use crate::store::buckets::hint_if_empty;
+use crate::store::file::Access;
+use crate::transfer::{EXPORT, EXPORT_TAR, Shown, Verb, progress};
 
-/// Folders that are open at the same time: at least one for each component of a key, at most this many.
+/// Maximum number of open folders.
 const FOLDERS_OPEN_MAX: usize = 4096;
-/// A key of 1,024 bytes has at most this many components.
+/// Minimum of that maximum: a key of 1,024 bytes has fewer components.
 const FOLDERS_OPEN_MIN: usize = 520;
 
 const EXAMPLES: &str = "Examples:
@@ -72,7 +70,7 @@ pub(crate) struct Arguments {
     #[arg(long, requires = "tar")]
     force: bool,
     #[command(flatten)]
-    filter: Filter,
+    filter: FilterArguments,
     /// Batches of objects that are read and written at the same time.
     #[arg(short, long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=i64::from(JOBS_MAX)))]
     jobs: u16,
@@ -104,84 +102,80 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
 }
 
 impl Arguments {
-    fn manner(&self, on_error: bool) -> Manner {
-        Manner { json: self.json, dry_run: self.dry_run, lossy: self.lossy, on_error }
+    fn shown(&self, verb: Verb, on_error: bool) -> Shown {
+        let Self { json, dry_run, lossy, .. } = *self;
+        Shown::new(verb, (dry_run, lossy), json, on_error)
+    }
+
+    /// The export. For a progress bar it counts its objects on the side.
+    fn export(&self, objects: &Objects, prefix: &OsString, shown: &Shown) -> Export {
+        let export = Export {
+            objects: objects.clone(),
+            bucket: self.target.bucket().to_owned(),
+            prefix: Bytes::copy_from_slice(bytes_of(prefix)),
+            filter: self.filter.filter(),
+            report: shown.report.clone(),
+        };
+        if shown.has_bar() {
+            let export = export.clone();
+            tokio::spawn(async move { export.count().await });
+        }
+        export
     }
 }
 
 async fn run_folder(arguments: &Arguments, prefix: &OsString, dir: &Path) -> anyhow::Result<()> {
     let objects = arguments.target.store.open(Access::Read).await?;
-    let report = Arc::new(Report::new(EXPORT, arguments.manner(false), progress::bar(arguments.json)));
-    let unload = Unload {
-        objects: objects.clone(),
-        handle: Handle::current(),
-        bucket: arguments.target.bucket().to_owned(),
-        prefix: Bytes::copy_from_slice(bytes_of(prefix)),
-        filter: arguments.filter.clone(),
-        report: report.clone(),
-        folders_max: allow_open_folders(),
-    };
+    let shown = arguments.shown(EXPORT, false);
     let target = (!arguments.dry_run).then(|| {
-        Folder::target(dir, report.clone()).with_context(|| format!("cannot write into {}", dir.display()))
+        Folder::target(dir, shown.report.clone())
+            .with_context(|| format!("cannot write into {}", dir.display()))
     });
     let target = target.transpose()?;
-    stop_on_signal(&report)?;
-    if report.bar().is_some() {
-        tokio::spawn(count(objects.clone(), unload.all(), arguments.filter.clone(), report.clone()));
-    }
-    let progress = progress::start(&report);
+    shown.stop_on_signal()?;
+    let export = FolderExport {
+        export: arguments.export(&objects, prefix, &shown),
+        handle: Handle::current(),
+        folders_max: allow_open_folders(),
+    };
     let (jobs, dir) = (arguments.jobs, dir.to_owned());
-    let worked = tokio::task::spawn_blocking(move || match target {
-        Some(target) => unload.run(target, jobs),
-        None => unload.run_dry(&dir),
-    });
-    let worked = worked.await;
-    drop(progress);
-    if report.counts().items() == 0 {
-        hint_if_empty(&objects, arguments.target.bucket()).await;
-    }
-    let closed = objects.close().await;
-    let concluded = report.conclude();
-    worked.context("the export broke off")?;
-    closed?;
-    concluded
+    let work = move || match target {
+        Some(target) => export.run(target, jobs),
+        None => export.run_dry(&dir),
+    };
+    let hint = async |objects: &Objects| {
+        if shown.report.counts().items() == 0 {
+            hint_if_empty(objects, arguments.target.bucket()).await;
+        }
+    };
+    shown.run(objects, work, hint).await
 }
 
 async fn run_tar(arguments: &Arguments, prefix: &OsString, path: &Path) -> anyhow::Result<()> {
     // The destination first: a tar that cannot be kept is not started.
     let sink = (!arguments.dry_run).then(|| Sink::open(path, arguments.force, Contents::Tar)).transpose()?;
     let objects = arguments.target.store.open(Access::Read).await?;
-    let on_error = path == Path::new("-") && !arguments.dry_run;
-    let report = Arc::new(Report::new(EXPORT_TAR, arguments.manner(on_error), progress::bar(arguments.json)));
-    stop_on_signal(&report)?;
-    let unload = tarball::unload::Unload {
-        objects: objects.clone(),
-        bucket: arguments.target.bucket().to_owned(),
-        prefix: Bytes::copy_from_slice(bytes_of(prefix)),
-        filter: arguments.filter.clone(),
-        report: report.clone(),
-    };
-    if report.bar().is_some() {
-        tokio::spawn(count(objects.clone(), unload.all(), arguments.filter.clone(), report.clone()));
-    }
-    let progress = progress::start(&report);
+    let shown = arguments.shown(EXPORT_TAR, path == Path::new("-") && !arguments.dry_run);
+    shown.stop_on_signal()?;
+    let export = TarExport { export: arguments.export(&objects, prefix, &shown) };
+    let progress = progress::start(&shown);
     let worked = match sink {
-        Some(sink) => write_tar(&unload, sink, arguments.jobs).await,
-        None => unload.run_dry().await,
+        Some(sink) => write_tar(&export, sink, arguments.jobs).await,
+        None => export.run_dry().await,
     };
     drop(progress);
     if let Err(error) = worked {
-        report.stop(&one_line(&error));
-    } else if report.counts().items() == 0 {
+        shown.report.stop(&one_line(&error));
+    } else if shown.report.counts().items() == 0 {
         hint_if_empty(&objects, arguments.target.bucket()).await;
     }
     let closed = objects.close().await;
-    report.conclude()?;
+    shown.conclude()?;
     Ok(closed?)
 }
 
-async fn write_tar(unload: &tarball::unload::Unload, sink: Sink, jobs: u16) -> anyhow::Result<()> {
-    let out = unload.run(io::BufWriter::with_capacity(1 << 20, Out(sink)), jobs).await?;
+async fn write_tar(export: &TarExport, sink: Sink, jobs: u16) -> anyhow::Result<()> {
+    let out = export.run(io::BufWriter::with_capacity(1 << 20, Out(sink)), jobs).await?;
     let Out(sink) = out.into_inner().map_err(io::IntoInnerError::into_error)?;
     tokio::task::block_in_place(|| sink.finish())
 }
@@ -209,23 +203,4 @@ fn allow_open_folders() -> usize {
     }
     let files = limit.current.and_then(|files| usize::try_from(files).ok()).unwrap_or(usize::MAX);
     (files / 2).clamp(FOLDERS_OPEN_MIN, FOLDERS_OPEN_MAX)
-}
-
-/// Counts the objects, for an estimate of the remaining time.
-async fn count(objects: Objects, mut request: ListRequest, filter: Filter, report: Arc<Report>) {
-    let (mut items, mut bytes) = (0, 0);
-    let prefix_bytes = request.prefix.len();
-    // Without a total no time is shown; the export itself meets and reports the failure.
-    while let Ok(page) = objects.list(&request).await {
-        for entry in &page.entries {
-            if filter.takes(entry.key.get(prefix_bytes..).unwrap_or_default()) {
-                items += 1;
-                bytes += entry.info.bytes;
-            }
-        }
-        match page.next {
-            Some(next) if !report.is_stopped() => request.start_after = next,
-            _ => return report.set_total(items, bytes),
-        }
-    }
 }

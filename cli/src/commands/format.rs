@@ -7,10 +7,10 @@ use clap::Args;
 use serde_json::json;
 use shoal_base::BLOCK_BYTES_U64;
 
+use crate::arguments::size::Size;
 use crate::failure::Usage;
 use crate::output::Output;
-use crate::size::Size;
-use crate::store_file::{self, Access, Formatted, Io, StoreOptions};
+use crate::store::file::{self, Access, Formatted, Io, StoreOptions};
 
 const EXAMPLES: &str = "Examples:
   shoal format /dev/nvme1n1               a whole device, which must be blank: it reads as zeros (blkdiscard, shred -zn0)
@@ -64,7 +64,7 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
         ..StoreOptions::default()
     };
     let overwrite = arguments.force.is_some();
-    let formatted = store_file::format(data, &options, overwrite, arguments.if_blank).await?;
+    let formatted = file::format(data, &options, overwrite, arguments.if_blank).await?;
     let mut output = Output::new();
     match (&formatted, arguments.json) {
         (Formatted::New(layout), true) => output.json(&json!({

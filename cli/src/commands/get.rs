@@ -9,16 +9,17 @@ use anyhow::{Context, bail};
 use clap::Args;
 use rustix::fs::{Mode, OFlags};
 use shoal_client::ByteRange;
+use shoal_transfer::objects::{ObjectReader, Objects};
+use shoal_transfer::text::{about, counted};
+use shoal_transfer::tree::temporary;
 
-use crate::buckets::no_such_object;
+use crate::arguments::range::RangeArgument;
+use crate::arguments::size::Size;
+use crate::arguments::target::Target;
 use crate::failure::output_error;
-use crate::objects::{GetStream, Objects};
-use crate::output::{about, bytes_of, counted};
-use crate::range::RangeArgument;
-use crate::size::Size;
-use crate::store_file::{Access, folder_of};
-use crate::target::Target;
-use crate::temporary;
+use crate::output::bytes_of;
+use crate::store::buckets::no_such_object;
+use crate::store::file::{Access, folder_of};
 
 /// Attempts to get an object that changed between the request for its length and the one for its end.
 const CHANGED_ATTEMPTS_MAX: u32 = 10;
@@ -71,7 +72,7 @@ async fn open(
     bucket: &str,
     key: &[u8],
     range: Option<RangeArgument>,
-) -> anyhow::Result<GetStream> {
+) -> anyhow::Result<ObjectReader> {
     let Some(range) = range else {
         return match objects.get_stream(bucket, key, ByteRange::ALL).await? {
             Some(stream) => Ok(stream),
@@ -106,7 +107,7 @@ async fn open(
     bail!("the object keeps changing; try again")
 }
 
-async fn write_file(stream: &mut GetStream, path: &Path) -> anyhow::Result<()> {
+async fn write_file(stream: &mut ObjectReader, path: &Path) -> anyhow::Result<()> {
     let failed = || format!("cannot write {}", path.display());
     // A device or a pipe cannot be replaced by a file.
     if fs::metadata(path).is_ok_and(|metadata| !metadata.is_file()) {
@@ -131,7 +132,7 @@ async fn write_file(stream: &mut GetStream, path: &Path) -> anyhow::Result<()> {
     result.with_context(failed)
 }
 
-async fn copy(stream: &mut GetStream, file: &mut File) -> anyhow::Result<()> {
+async fn copy(stream: &mut ObjectReader, file: &mut File) -> anyhow::Result<()> {
     let mut bytes = 0;
     while let Some(piece) = stream.next().await? {
         file.write_all(&piece)?;

@@ -4,12 +4,12 @@ use clap::Args;
 use serde_json::json;
 use shoal_base::BLOCK_BYTES_U64;
 
+use crate::arguments::size::Size;
+use crate::arguments::target::StoreArguments;
 use crate::failure::Usage;
-use crate::growing;
 use crate::output::{Output, warn};
-use crate::size::Size;
-use crate::store_file::{self, Io};
-use crate::target::StoreArguments;
+use crate::store::file::{self, Io};
+use crate::store::growing;
 
 const EXAMPLES: &str = "Examples:
   shoal grow --size 200G                            the store of the running server, while it serves
@@ -50,8 +50,7 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
     let (name, from, to) = match store.data() {
         Some(path) => {
             let grown =
-                store_file::grow(path, arguments.size, arguments.io.unwrap_or_default(), arguments.force)
-                    .await?;
+                file::grow(path, arguments.size, arguments.io.unwrap_or_default(), arguments.force).await?;
             let bytes = |blocks| Size(blocks * BLOCK_BYTES_U64);
             (path.display().to_string(), bytes(grown.from), bytes(grown.to))
         }

@@ -4,27 +4,24 @@ use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
-use anyhow::Context;
+use anyhow::{Context, anyhow};
 use clap::Args;
+use shoal_transfer::import::Import;
+use shoal_transfer::objects::Objects;
+use shoal_transfer::redis::load::{PasswordWanted, RedisSource};
+use shoal_transfer::text::{one_line, show_count};
+use shoal_transfer::tree::walk::Walk;
+use shoal_transfer::work::JOBS_MAX;
 use tokio::runtime::Handle;
 
-use crate::buckets::of_redis_clients;
-use crate::commands::stop_on_signal;
-use crate::credentials::read_secret;
-use crate::from_redis::load::Source;
-use crate::objects::Objects;
-use crate::output::{bytes_of, show_count, warn};
-use crate::store_file::Access;
-use crate::tarball;
-use crate::target::Target;
-use crate::transfer::destination::Destination;
-use crate::transfer::filter::Filter;
-use crate::transfer::progress;
-use crate::transfer::report::{IMPORT, IMPORT_STRINGS, IMPORT_TAR, Manner, Report};
-use crate::transfer::work::JOBS_MAX;
-use crate::tree::walk::{Visit, Walk};
+use crate::arguments::credentials::read_secret;
+use crate::arguments::filter::FilterArguments;
+use crate::arguments::target::Target;
+use crate::output::{bytes_of, warn};
+use crate::store::buckets::of_redis_clients;
+use crate::store::file::Access;
+use crate::transfer::{IMPORT, IMPORT_STRINGS, IMPORT_TAR, Shown};
 
 /// Databases of a server of Redis that a note names.
 const DATABASES_NAMED_MAX: usize = 8;
@@ -70,7 +67,7 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "P", default_value = "", hide_default_value = true)]
     prefix: OsString,
     #[command(flatten)]
-    filter: Filter,
+    filter: FilterArguments,
     /// Batches of files that are read and sent at the same time.
     #[arg(short, long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=i64::from(JOBS_MAX)))]
     jobs: u16,
@@ -110,48 +107,39 @@ fn address(text: &str) -> Result<String, String> {
 }
 
 pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
-    let manner =
-        Manner { json: arguments.json, dry_run: arguments.dry_run, lossy: arguments.lossy, on_error: false };
+    let Arguments { json, dry_run, lossy, .. } = arguments;
     let verb = match (&arguments.tar, &arguments.redis.from_redis) {
         (Some(_), _) => IMPORT_TAR,
         (None, Some(_)) => IMPORT_STRINGS,
         (None, None) => IMPORT,
     };
-    let work = Work {
-        prefix: bytes_of(&arguments.prefix).to_vec(),
-        report: Arc::new(Report::new(verb, manner, progress::bar(arguments.json))),
-        arguments,
-    };
-    if let Some(tar) = &work.arguments.tar {
-        return work.tar(tar).await;
+    let work = Work { shown: Shown::new(verb, (dry_run, lossy), json, false), arguments };
+    match (&work.arguments.tar, &work.arguments.redis.from_redis, &work.arguments.dir) {
+        (Some(tar), ..) => work.tar(tar).await,
+        (None, Some(address), _) => work.redis(address).await,
+        (None, None, dir) => work.folder(dir.as_deref().unwrap_or(Path::new(""))).await,
     }
-    if let Some(address) = &work.arguments.redis.from_redis {
-        return work.redis(address).await;
-    }
-    let dir = work.arguments.dir.clone().unwrap_or_default();
-    work.folder(&dir).await
 }
 
 /// An import.
 struct Work {
     arguments: Arguments,
-    prefix: Vec<u8>,
-    report: Arc<Report>,
+    shown: Shown,
 }
 
 impl Work {
     async fn folder(&self, dir: &Path) -> anyhow::Result<()> {
-        let begin = || Walk::new(dir, &self.prefix).with_context(|| format!("cannot read {}", dir.display()));
-        let (walk, counting_walk) = (begin()?, begin()?);
+        let prefix = bytes_of(&self.arguments.prefix);
+        let start = || Walk::new(dir, prefix).with_context(|| format!("cannot read {}", dir.display()));
+        let (walk, counting_walk) = (start()?, start()?);
         let objects = self.open().await?;
-        let store = self.destination(&objects, self.arguments.target.bucket());
-        if self.report.bar().is_some() {
-            let (report, filter) = (self.report.clone(), self.arguments.filter.clone());
-            let prefix_bytes = self.prefix.len();
-            std::thread::spawn(move || count(counting_walk, prefix_bytes, &filter, &report));
+        let import = self.import(&objects, self.arguments.target.bucket());
+        if self.shown.has_bar() {
+            let import = import.clone();
+            std::thread::spawn(move || import.count(counting_walk));
         }
         let jobs = self.arguments.jobs;
-        self.finish(objects, move || store.load(walk, jobs)).await
+        self.finish(objects, move || import.folder(walk, jobs)).await
     }
 
     async fn tar(&self, path: &Path) -> anyhow::Result<()> {
@@ -163,9 +151,9 @@ impl Work {
             }
         };
         let objects = self.open().await?;
-        let (store, jobs) = (self.destination(&objects, self.arguments.target.bucket()), self.arguments.jobs);
+        let (import, jobs) = (self.import(&objects, self.arguments.target.bucket()), self.arguments.jobs);
         let input = io::BufReader::with_capacity(1 << 20, input);
-        self.finish(objects, move || store.feed(jobs, |feeder| tarball::load::run(input, feeder))).await
+        self.finish(objects, move || import.tar(input, jobs)).await
     }
 
     async fn redis(&self, address: &str) -> anyhow::Result<()> {
@@ -174,7 +162,7 @@ impl Work {
         let password = password.transpose()?;
         let password = password.as_deref().map(<[u8]>::trim_ascii_end);
         let (source, others) = tokio::task::block_in_place(|| {
-            let mut source = Source::connect(address, password, redis.redis_db)?;
+            let mut source = RedisSource::connect(address, password, redis.redis_db).map_err(with_option)?;
             let others = source.other_databases(redis.redis_db);
             anyhow::Ok((source, others))
         })?;
@@ -188,43 +176,43 @@ impl Work {
                 of_redis_clients(&objects).await.context("cannot learn which bucket Redis clients see")?
             }
         };
-        let (store, jobs) = (self.destination(&objects, &bucket), self.arguments.jobs);
+        let (import, jobs) = (self.import(&objects, &bucket), self.arguments.jobs);
         let address = address.to_owned();
-        self.finish(objects, move || store.feed(jobs, |feeder| source.run(&address, feeder))).await
+        self.finish(objects, move || import.redis(source, &address, jobs)).await
     }
 
     async fn open(&self) -> anyhow::Result<Objects> {
         let access = if self.arguments.dry_run { Access::Read } else { Access::Create };
         let objects = self.arguments.target.store.open(access).await?;
-        stop_on_signal(&self.report)?;
+        self.shown.stop_on_signal()?;
         Ok(objects)
     }
 
-    fn destination(&self, objects: &Objects, bucket: &str) -> Destination {
-        Destination {
+    fn import(&self, objects: &Objects, bucket: &str) -> Import {
+        Import {
             objects: objects.clone(),
             handle: Handle::current(),
             bucket: bucket.to_owned(),
-            prefix: self.prefix.clone(),
-            filter: self.arguments.filter.clone(),
-            report: self.report.clone(),
+            prefix: bytes_of(&self.arguments.prefix).to_vec(),
+            filter: self.arguments.filter.filter(),
+            report: self.shown.report.clone(),
         }
     }
 
-    /// Does the work on a separate thread, and reports its result.
     async fn finish(&self, objects: Objects, work: impl FnOnce() + Send + 'static) -> anyhow::Result<()> {
-        let progress = progress::start(&self.report);
-        let worked = tokio::task::spawn_blocking(work).await;
-        drop(progress);
-        let closed = objects.close().await;
-        let concluded = self.report.conclude();
-        worked.context("the import broke off")?;
-        closed?;
-        concluded
+        self.shown.run(objects, work, async |_| ()).await
     }
 }
 
-/// The note that a source has more than the imported database.
+/// Adds the option to the error of a server that wants a password.
+fn with_option(error: anyhow::Error) -> anyhow::Error {
+    match error.is::<PasswordWanted>() {
+        true => anyhow!("{}: --redis-password-file names its file", one_line(&error)),
+        false => error,
+    }
+}
+
+/// The note about other databases of the source.
 fn other_databases(db: u32, others: &[(u32, u64)]) -> String {
     let named = others.iter().take(DATABASES_NAMED_MAX);
     let mut named: Vec<_> = named.map(|(number, keys)| format!("{number} ({})", show_count(*keys))).collect();
@@ -235,22 +223,4 @@ fn other_databases(db: u32, others: &[(u32, u64)]) -> String {
     format!(
         "shoal: note: only database {db} is imported; others have keys: {named}; --redis-db imports another one"
     )
-}
-
-/// Counts the files, for an estimate of the remaining time.
-fn count(walk: Walk, prefix_bytes: usize, filter: &Filter, report: &Report) {
-    let (mut items, mut bytes) = (0, 0);
-    for visit in walk {
-        if report.is_stopped() {
-            return;
-        }
-        if !filter.takes(visit.key().get(prefix_bytes..).unwrap_or_default()) {
-            continue;
-        }
-        items += 1;
-        if let Visit::Found(found) = visit {
-            bytes += found.bytes;
-        }
-    }
-    report.set_total(items, bytes);
 }

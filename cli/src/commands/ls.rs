@@ -5,13 +5,14 @@ use std::ffi::OsString;
 use clap::Args;
 use serde_json::{Map, Value, json};
 use shoal_client::{ListEntry, ListRequest, Page};
+use shoal_transfer::objects::Objects;
+use shoal_transfer::report::DamagedRanges;
 
-use crate::buckets::hint_if_empty;
-use crate::damage::Damage;
-use crate::objects::Objects;
+use crate::arguments::target::Target;
+use crate::output::damage;
 use crate::output::{Output, bytes_of, object_json, set_bytes, show_time};
-use crate::store_file::Access;
-use crate::target::Target;
+use crate::store::buckets::hint_if_empty;
+use crate::store::file::Access;
 
 const EXAMPLES: &str = "Examples:
   shoal ls                          all keys
@@ -47,28 +48,23 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
 }
 
 async fn ls(objects: &Objects, arguments: &Arguments) -> anyhow::Result<()> {
-    let mut request = ListRequest {
+    let request = ListRequest {
         bucket: arguments.target.bucket().to_owned(),
         prefix: bytes_of(&arguments.prefix).to_vec(),
         delimiter: bytes_of(&arguments.delimiter).to_vec(),
         ..ListRequest::default()
     };
-    let (mut output, mut damage, mut is_empty) = (Output::new(), Damage::default(), true);
-    loop {
-        let mut page = objects.list(&request).await?;
-        damage.add(std::mem::take(&mut page.damaged));
-        let next = page.next.clone();
+    let (mut output, mut damaged, mut is_empty) = (Output::new(), DamagedRanges::default(), true);
+    let mut pages = objects.pages_of(request);
+    while let Some(mut page) = pages.next().await? {
+        damaged.add(std::mem::take(&mut page.damaged));
         for line in merged(page) {
             is_empty = false;
             print(&mut output, arguments, line)?;
         }
-        match next {
-            Some(next) => request.start_after = next,
-            None => break,
-        }
     }
     if arguments.json {
-        for range in damage.json() {
+        for range in damage::json(&damaged) {
             output.json(&json!({ "damaged": range }))?;
         }
     }
@@ -76,7 +72,7 @@ async fn ls(objects: &Objects, arguments: &Arguments) -> anyhow::Result<()> {
     if is_empty {
         hint_if_empty(objects, arguments.target.bucket()).await;
     }
-    damage.conclude("are missing here")
+    damage::conclude(&damaged, "are missing here")
 }
 
 /// A key, or the common prefix of several.

@@ -4,7 +4,6 @@ pub(crate) mod backup;
 pub(crate) mod bench;
 pub(crate) mod bucket;
 pub(crate) mod check;
-pub(crate) mod completions;
 pub(crate) mod config;
 pub(crate) mod cp;
 pub(crate) mod du;
@@ -25,14 +24,3 @@ pub(crate) mod serve;
 pub(crate) mod space;
 pub(crate) mod stat;
 pub(crate) mod top;
-
-use std::sync::Arc;
-
-use crate::signals::stop_in_order;
-use crate::transfer::report::Report;
-
-/// Stops the work of `report` in order at Ctrl-C or SIGTERM, and the program at the second signal.
-fn stop_on_signal(report: &Arc<Report>) -> anyhow::Result<()> {
-    let report = report.clone();
-    stop_in_order(move || report.stop("interrupted"))
-}

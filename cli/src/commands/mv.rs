@@ -4,12 +4,12 @@ use std::ffi::OsString;
 
 use clap::Args;
 use shoal_client::RejectRules;
+use shoal_transfer::objects::Objects;
 
+use crate::arguments::target::Target;
 use crate::commands::cp::{CopyArguments, all, say_one};
-use crate::copying::{Prefixes, rename};
-use crate::objects::Objects;
-use crate::store_file::Access;
-use crate::target::Target;
+use crate::store::copying::{Prefixes, rename};
+use crate::store::file::Access;
 
 const EXAMPLES: &str = "Examples:
   shoal mv notes/today notes/yesterday         fails if notes/yesterday exists

@@ -12,14 +12,15 @@ use clap::Args;
 use serde_json::Map;
 use shoal_base::limits::VALUE_BYTES_MAX;
 use shoal_client::{Error, Expiry, Metadata, PutOptions, PutResult};
+use shoal_transfer::objects::Objects;
+use shoal_transfer::text::{about, value_too_large};
 use tokio::sync::mpsc;
 
-use crate::conditions::Conditions;
+use crate::arguments::conditions::Conditions;
+use crate::arguments::target::Target;
 use crate::failure::Usage;
-use crate::objects::Objects;
-use crate::output::{Output, about, bytes_of, set_bytes, value_too_large, warn};
-use crate::store_file::Access;
-use crate::target::Target;
+use crate::output::{Output, bytes_of, set_bytes, warn};
+use crate::store::file::Access;
 
 /// Values up to here travel in one message.
 const SINGLE_BYTES_MAX: usize = 1 << 20;

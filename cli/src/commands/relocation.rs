@@ -3,11 +3,11 @@
 use anyhow::Context;
 use clap::{Args, ValueEnum};
 use serde_json::json;
+use shoal_transfer::objects::Objects;
 
-use crate::objects::Objects;
+use crate::arguments::target::StoreArguments;
 use crate::output::Output;
-use crate::store_file::Access;
-use crate::target::StoreArguments;
+use crate::store::file::Access;
 
 const EXAMPLES: &str = "\
 Examples:

@@ -16,14 +16,15 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use serde_json::json;
 use shoal_client::Stat;
+use shoal_transfer::objects::Objects;
+use shoal_transfer::text::one_line;
 
+use crate::arguments::target::StoreArguments;
 use crate::commands::stat::store_json;
-use crate::objects::Objects;
+use crate::output::space_map::read_space;
+use crate::output::summary::Summary;
 use crate::output::{Output, show_time};
-use crate::space_map::read_space;
-use crate::store_file::Access;
-use crate::summary::Summary;
-use crate::target::StoreArguments;
+use crate::store::file::Access;
 
 const EXAMPLES: &str = "Examples:
   shoal report                                      of this machine's server
@@ -117,7 +118,7 @@ impl Report {
 
     fn note(&mut self, what: &str, result: anyhow::Result<()>) {
         if let Err(error) = result {
-            self.missing.push(format!("{what}: {}", crate::failure::one_line(&error)));
+            self.missing.push(format!("{what}: {}", one_line(&error)));
         }
     }
 

@@ -12,19 +12,20 @@ use serde_json::json;
 use shoal_backup::{Damage, Event, ExpiresAt, Header, ObjectHead};
 use shoal_buffer::Buffer;
 use shoal_engine::{Error, Expiry, ObjectKey, PutOptions, RejectRules, Store, ValueWriter};
+use shoal_transfer::text::{counted, show_count, show_key};
 use tokio::task::JoinSet;
 
+use crate::arguments::size::Size;
+use crate::arguments::target::{DEFAULT_CACHE, bucket};
 use crate::backup::chain::{Link, check_last, check_link};
 use crate::backup::progress::{self, Sofar};
 use crate::backup::source::Source;
 use crate::commands::backup::{damage_json, words};
 use crate::failure::{Reported, Usage};
-use crate::memory_limit::default_cache;
-use crate::output::{Output, bytes_of, counted, show_count, show_key, show_time, warn};
-use crate::signals::stop_in_order;
-use crate::size::Size;
-use crate::store_file::{Access, NewStore, StoreOptions};
-use crate::target::{DEFAULT_CACHE, bucket};
+use crate::memory::limit::default_cache;
+use crate::output::{Output, bytes_of, show_time, warn};
+use crate::process::signals::stop_in_order;
+use crate::store::file::{Access, NewStore, StoreOptions};
 
 /// Versions of the new store start this far above those of the backup: no client's condition on a version that the old store
 /// assigned after the backup holds by chance.

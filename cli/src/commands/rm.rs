@@ -6,17 +6,19 @@ use anyhow::Context;
 use bytes::Bytes;
 use clap::Args;
 use serde_json::json;
-use shoal_client::{Error, ListRequest, RejectRules};
+use shoal_client::{Error, RejectRules};
+use shoal_transfer::objects::{Objects, is_lasting};
+use shoal_transfer::report::DamagedRanges;
+use shoal_transfer::text::{about, show_count};
 
-use crate::conditions::Conditions;
-use crate::damage::Damage;
-use crate::failures::Failures;
-use crate::objects::{Objects, is_lasting};
-use crate::output::{Output, about, bytes_of, show_count};
-use crate::size::Size;
-use crate::store_file::Access;
-use crate::target::Target;
-use crate::whole_bucket::{confirm_deletion, refuse_empty_prefix};
+use crate::arguments::conditions::Conditions;
+use crate::arguments::size::Size;
+use crate::arguments::target::Target;
+use crate::failure::Failures;
+use crate::output::damage;
+use crate::output::{Output, bytes_of};
+use crate::store::file::Access;
+use crate::store::whole_bucket::{confirm_deletion, refuse_empty_prefix};
 
 const EXAMPLES: &str = "Examples:
   shoal rm notes/today notes/yesterday
@@ -169,16 +171,13 @@ pub(crate) async fn remove_bucket(objects: &Objects, bucket: &str, how: How) -> 
 
 /// Deletes all objects of `bucket` whose keys start with `prefix`.
 async fn remove_prefix(objects: &Objects, bucket: &str, prefix: &[u8], how: How) -> anyhow::Result<()> {
-    let mut request =
-        ListRequest { bucket: bucket.to_owned(), prefix: prefix.to_vec(), ..ListRequest::default() };
-    let (mut output, mut failures, mut damage) = (Output::new(), Failures::default(), Damage::default());
+    let (mut output, mut failures, mut damaged) =
+        (Output::new(), Failures::default(), DamagedRanges::default());
     let (mut count, mut bytes) = (0, 0);
-    loop {
-        let mut page = objects
-            .list(&request)
-            .await
-            .with_context(|| about("cannot list the keys with the prefix", bucket, prefix))?;
-        damage.add(std::mem::take(&mut page.damaged));
+    let mut pages = objects.pages(bucket, prefix);
+    let listing = || about("cannot list the keys with the prefix", bucket, prefix);
+    while let Some(page) = pages.next().await.with_context(listing)? {
+        damaged.add(page.damaged);
         let keys: Vec<Bytes> = page.entries.iter().map(|entry| entry.key.clone()).collect();
         let results = match how.dry_run {
             true => Vec::new(),
@@ -201,10 +200,6 @@ async fn remove_prefix(objects: &Objects, bucket: &str, prefix: &[u8], how: How)
                 output.key_line(&entry.key)?;
             }
         }
-        match page.next {
-            Some(next) => request.start_after = next,
-            None => break,
-        }
     }
     if how.dry_run && !how.json {
         output.line(&format!("{} would be deleted, {}", show_count(count), Size(bytes)))?;
@@ -212,6 +207,9 @@ async fn remove_prefix(objects: &Objects, bucket: &str, prefix: &[u8], how: How)
         how.conclude(&mut output, Deleted { objects: count, bytes: Some(bytes) }, &failures)?;
     }
     output.finish()?;
-    damage.conclude("could not be listed, and were not deleted: delete those whose names you know")?;
+    damage::conclude(
+        &damaged,
+        "could not be listed, and were not deleted: delete those whose names you know",
+    )?;
     failures.conclude()
 }

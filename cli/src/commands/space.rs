@@ -9,10 +9,10 @@ use shoal_base::{SystemClock, SystemEntropy};
 use shoal_space_service::{Owner, OwnerOptions, SpaceServer, SpaceServerError};
 use tokio::sync::oneshot;
 
+use crate::arguments::size::Size;
 use crate::failure::{Usage, announce};
-use crate::resolve::resolve;
-use crate::signals::stop_in_order;
-use crate::size::Size;
+use crate::process::resolve::resolve;
+use crate::process::signals::stop_in_order;
 
 const DEFAULT_LISTEN: &str = "127.0.0.1:7414";
 

@@ -8,16 +8,17 @@ use anyhow::Context;
 use clap::Args;
 use serde_json::{Map, Value, json};
 use shoal_client::{FrontendFigures, ObjectAttributes, RequestFigures, Stat};
+use shoal_transfer::objects::Objects;
+use shoal_transfer::text::{about, counted, show_count, show_key};
 use tokio::time::sleep;
 
-use crate::buckets::no_such_object;
-use crate::objects::Objects;
-use crate::output::{Output, about, bytes_of, counted, object_json, show_count, show_key, show_time};
-use crate::size::Size;
-use crate::space_map::{SpaceMap, read_space};
-use crate::store_file::Access;
-use crate::summary::{Summary, show_ns};
-use crate::target::Target;
+use crate::arguments::size::Size;
+use crate::arguments::target::Target;
+use crate::output::space_map::{SpaceMap, read_space};
+use crate::output::summary::{Summary, show_ns};
+use crate::output::{Output, bytes_of, object_json, show_time};
+use crate::store::buckets::no_such_object;
+use crate::store::file::Access;
 
 /// The time between the two looks that rates follow from.
 const RATE_TIME: Duration = Duration::from_millis(500);

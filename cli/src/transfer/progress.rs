@@ -1,40 +1,38 @@
-//! How far an import or export is: a bar with rates and the time that is left.
+//! The progress of an import or export: a bar with rates and the remaining time.
 
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use indicatif::ProgressBar;
+use shoal_transfer::report::{Counts, TransferReport};
+use shoal_transfer::text::{counted, show_bytes, show_count};
 
-use crate::output::{counted, show_count};
-use crate::progress::{self, Ticker};
-use crate::size::Size;
-use crate::transfer::report::{Counts, Report};
+use crate::output::progress::{self, Ticker};
+use crate::transfer::{Screen, Shown};
 
-/// The cost of an item besides its bytes, in bytes: with it, the estimated time is right for small and for large files.
+/// The cost of an item besides its bytes, in bytes: it makes the estimate right for small and for large files.
 const ITEM_COST_BYTES: u64 = 32 << 10;
-/// Rates are of about this much time past.
+/// The time constant of the moving averages.
 const RATE_TIME: Duration = Duration::from_secs(3);
 
-/// The bar, if standard error is a terminal and the summary is not for a program.
-pub(crate) fn bar(as_json: bool) -> Option<ProgressBar> {
+/// The bar, if standard error is a terminal and the summary is text.
+pub(super) fn bar(as_json: bool) -> Option<ProgressBar> {
     if as_json { None } else { progress::drawn("{spinner} [{bar:20}] {wide_msg}") }
 }
 
-/// Shows `report` until it is dropped. If the summary is for a program, nothing is shown.
-pub(crate) fn start(report: &Arc<Report>) -> Option<Ticker> {
-    let report = report.clone();
-    let mut rate = Rate::new(report.started());
-    (!report.manner().json).then(|| Ticker::start(report.bar().is_some(), move || show(&report, &mut rate)))
+/// Shows the progress until the result is dropped; nothing with `--json`.
+pub(crate) fn start(shown: &Shown) -> Option<Ticker> {
+    let (report, screen) = (shown.report.clone(), shown.screen.clone());
+    let mut rate = Rate::new(screen.started);
+    (!screen.json).then(|| Ticker::start(screen.bar.is_some(), move || show(&report, &screen, &mut rate)))
 }
 
-fn show(report: &Report, rate: &mut Rate) {
+fn show(report: &TransferReport, screen: &Screen, rate: &mut Rate) {
     let sofar = report.counts();
     rate.update(Instant::now(), sofar);
     let total = report.total();
-    let message = message(sofar, total, report.verb().is_flat, rate);
-    let Some(bar) = report.bar() else {
-        report.line(&format!("{}: {message}", report.verb().name));
-        return;
+    let message = message(sofar, total, screen.verb.is_flat, rate);
+    let Some(bar) = &screen.bar else {
+        return screen.line(&format!("{}: {message}", screen.verb.name));
     };
     if let Some((items, bytes)) = total {
         bar.set_length(cost(items, bytes));
@@ -62,7 +60,7 @@ fn message(sofar: Counts, total: Option<(u64, u64)>, is_flat: bool, rate: &Rate)
     let mut text = format!(
         "{}{of}, {}, {}/s, {:.1} MB/s",
         parts.join(", "),
-        Size(sofar.all_bytes()),
+        show_bytes(sofar.all_bytes()),
         show_count(rate.items_per_s as u64),
         rate.bytes_per_s / 1e6,
     );
@@ -75,13 +73,13 @@ fn message(sofar: Counts, total: Option<(u64, u64)>, is_flat: bool, rate: &Rate)
     text
 }
 
-/// Rates as a moving average.
+/// Rates as moving averages.
 struct Rate {
     at: Instant,
     last: Counts,
     items_per_s: f64,
     bytes_per_s: f64,
-    /// Of the items that were not there already: most of the coming ones are not either.
+    /// Without unchanged items: most of the remaining items are not unchanged.
     cost_per_s: f64,
     updated: bool,
 }
@@ -112,7 +110,7 @@ impl Rate {
     fn left(&self, sofar: Counts, items: u64, bytes: u64) -> Option<Duration> {
         let left = cost(items, bytes).saturating_sub(cost(sofar.items(), sofar.all_bytes()));
         let seconds = left as f64 / self.cost_per_s;
-        // A year is as good as unknown.
+        // More than a year counts as unknown.
         (seconds.is_finite() && seconds < 31e6).then(|| Duration::from_secs_f64(seconds))
     }
 }
@@ -131,7 +129,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn time_left_follows_the_rate() {
+    fn the_remaining_time_follows_the_rate() {
         let start = Instant::now();
         let mut rate = Rate::new(start);
         assert_eq!(rate.left(Counts::default(), 10, 0), None, "nothing is known yet");
@@ -150,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn files_folders_and_links_are_counted_apart() {
+    fn files_folders_and_links_have_separate_counts() {
         let rate = Rate::new(Instant::now());
         let sofar = Counts { files: 1, folders: 2, symlinks: 1, unchanged: 5, ..Counts::default() };
         let text = message(sofar, Some((1_000, 0)), false, &rate);

@@ -10,7 +10,7 @@ use super::source::Source;
 use super::{Finding, Tree};
 
 /// The source folder of a crate, and its modules, bottom up.
-const ORDERS: [(&str, &str); 4] = [
+const ORDERS: [(&str, &str); 5] = [
     (
         "crates/engine/src/",
         "testing counters memtable tablet checkpoint compaction gc apply store growth \
@@ -30,6 +30,10 @@ const ORDERS: [(&str, &str); 4] = [
         "crates/redis/src/",
         "mailbox socket tls decimal cursors clients memory options answer timing stored_answer working_set \
          frontend shared command connection dispatch listen",
+    ),
+    (
+        "crates/transfer/src/",
+        "text filter attributes report objects copying work import export redis tree tarball",
     ),
 ];
 

@@ -14,10 +14,10 @@ use shoal_bench::report::Format;
 use shoal_bench::scale::{ChildOptions, Killer, Order, ScaleOptions};
 
 use self::tail::TailArguments;
+use crate::arguments::size::Size;
 use crate::failure::Usage;
 use crate::logging;
-use crate::size::Size;
-use crate::store_file::Io;
+use crate::store::file::Io;
 
 const EXAMPLES: &str = "Examples:
   shoal bench store --quick                          everything, in less than a minute

@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use serde::{Deserialize, Serialize, Serializer};
 
+use crate::arguments::size::Size;
 use crate::logging::LogFormat;
-use crate::size::Size;
-use crate::store_file::Io;
+use crate::store::file::Io;
 
 const EXAMPLES: &str = "Examples:
   shoal serve                                        data in ./shoal.data, on 127.0.0.1:7411 (gRPC) and 7412 (Redis)
@@ -199,4 +199,21 @@ pub(crate) struct Arguments {
     /// The log's filter in the configuration file; the option is one of all commands.
     #[arg(skip)]
     pub(crate) log: Option<String>,
+}
+
+impl Arguments {
+    /// These options, and for each that is not set that of `file`.
+    pub(super) fn or(self, file: Self) -> Self {
+        macro_rules! each {
+            ($($option:ident)*) => { Self { $($option: self.$option.or(file.$option)),* } };
+        }
+        each! {
+            access_log announce cache cluster config data discard durability
+            grpc_compression insecure io kv_bucket listen log log_format memory memtable
+            metrics must_exist open_health own_space password_file pause_relocation poll
+            resp resp_bucket resp_pending resp_tls scrub_every scrub_rate size slow
+            snapshot_max_age stop_timeout tablets tls12 tls_cert tls_client_ca tls_key
+            token_file web_origins
+        }
+    }
 }

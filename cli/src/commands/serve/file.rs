@@ -65,9 +65,9 @@ fn position(text: &str, error: &toml::de::Error) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::arguments::size::Size;
     use crate::logging::LogFormat;
-    use crate::size::Size;
-    use crate::store_file::Io;
+    use crate::store::file::Io;
 
     #[test]
     fn every_key_is_understood() {

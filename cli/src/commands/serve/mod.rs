@@ -22,17 +22,18 @@ pub(crate) use self::file::{keys, read as read_file};
 pub(crate) use self::settings::divided_memory;
 use self::settings::{DEFAULT_LISTEN, DEFAULT_RESP, Settings};
 use self::watch::Watching;
-use crate::allocator;
-use crate::buckets::{default_of_redis, log_choice};
-use crate::failure::{Usage, announce, one_line};
+use crate::arguments::size::Size;
+use crate::failure::{Usage, announce};
 use crate::logging::{self, LogFormat};
-use crate::notify;
-use crate::objects::Objects;
-use crate::resolve::{in_words, resolve};
-use crate::signals::{hang_ups, stop_in_order};
-use crate::size::Size;
-use crate::stopping::{self, StopThread, StopTime, say_left_over};
-use crate::store_file;
+use crate::memory::allocator;
+use crate::process::notify;
+use crate::process::resolve::{in_words, resolve};
+use crate::process::signals::{hang_ups, stop_in_order};
+use crate::process::stopping::{self, StopThread, StopTime, say_left_over};
+use crate::store;
+use crate::store::buckets::{default_of_redis, log_choice};
+use shoal_transfer::objects::Objects;
+use shoal_transfer::text::one_line;
 
 /// The danger of an address that asks for no credentials.
 const OPEN: &str = "every client that reaches it may read, change and delete everything";
@@ -74,7 +75,7 @@ pub(crate) async fn run(arguments: Arguments, log: Option<String>) -> anyhow::Re
     let told_at = listener.as_ref().map_or_else(Vec::new, |listener| listener.addresses().to_vec());
     let watched = Watching::start(listener, &metrics);
     warn_of_openness(&settings, &security, &server, redis.as_ref());
-    let store = store_file::open(&settings.data, &settings.store).await?;
+    let store = store::file::open(&settings.data, &settings.store).await?;
     warn_of_losses(&settings, &store);
     count_results(&store).await;
     let redis = with_bucket(redis, &settings, &store).await?;

@@ -10,14 +10,14 @@ use shoal_redis::{Announced, ClusterMode, Durability, RedisLimits, RedisOptions}
 use super::arguments::Arguments;
 use super::file;
 use super::watch::WatchSettings;
-use crate::credentials::{CredentialFiles, read_secret};
+use crate::arguments::credentials::{CredentialFiles, read_secret};
+use crate::arguments::size::Size;
 use crate::failure::Usage;
 use crate::logging::LogFormat;
-use crate::memory_budget::{MemoryBudget, TooLittle, Wanted};
-use crate::memory_limit::default_memory;
-use crate::size::Size;
-use crate::stopping::STOP_TIMEOUT_S;
-use crate::store_file::{Access, SCRUB_EVERY, SCRUB_RATE, SNAPSHOT_MAX_AGE, StoreOptions};
+use crate::memory::budget::{MemoryBudget, TooLittle, Wanted};
+use crate::memory::limit::default_memory;
+use crate::process::stopping::STOP_TIMEOUT_S;
+use crate::store::file::{Access, SCRUB_EVERY, SCRUB_RATE, SNAPSHOT_MAX_AGE, StoreOptions};
 
 /// The former name of `SHOAL_MEMTABLE`. An option that is ignored in silence would be a surprise.
 const FORMER_VARIABLE: &str = "SHOAL_OVERLAY";
@@ -68,68 +68,63 @@ fn refuse_former_variable() -> anyhow::Result<()> {
 
 impl Settings {
     pub(super) fn new(arguments: Arguments, log: Option<String>) -> anyhow::Result<Self> {
-        let file = arguments.config.as_deref().map(file::read).transpose()?.unwrap_or_default();
-        let configuration = in_force(&arguments, &file)?;
-        let is_resp_named = arguments.resp.is_some() || file.resp.is_some();
-        let (memory, memory_warning) = memory(&arguments, &file)?;
-        let resp = resp(&arguments, &file, memory.redis_limits())?;
-        let must_exist = arguments.must_exist.or(file.must_exist).unwrap_or(false);
+        let arguments = with_file(arguments)?;
+        // They name files with secrets, and have none themselves.
+        let configuration = toml::Table::try_from(&arguments)?.to_string();
+        let is_resp_named = arguments.resp.is_some();
+        let (memory, memory_warning) = memory(&arguments)?;
+        let resp = resp(&arguments, memory.redis_limits())?;
+        let must_exist = arguments.must_exist.unwrap_or(false);
         let settings = Self {
-            data: arguments.data.or(file.data).unwrap_or_else(|| DEFAULT_DATA.into()),
+            data: arguments.data.unwrap_or_else(|| DEFAULT_DATA.into()),
             store: StoreOptions {
                 access: if must_exist { Access::Write } else { Access::Create },
-                size: arguments.size.or(file.size),
+                size: arguments.size,
                 beyond_room: false,
-                tablets: arguments.tablets.or(file.tablets),
+                tablets: arguments.tablets,
                 cache: Size(memory.cache),
                 memtable: Some(Size(memory.memtable)),
                 deadlines: Size(memory.deadlines),
                 looks: Size(memory.looks),
-                io: arguments.io.or(file.io).unwrap_or_default(),
-                own_space: arguments.own_space.or(file.own_space).unwrap_or_default(),
-                discard: arguments.discard.or(file.discard).unwrap_or(false),
-                pause_relocation: arguments.pause_relocation.or(file.pause_relocation).unwrap_or(false),
-                scrub_every: parse_duration(
-                    "--scrub-every",
-                    arguments.scrub_every.or(file.scrub_every).as_deref(),
-                    Some(SCRUB_EVERY),
-                )?,
+                io: arguments.io.unwrap_or_default(),
+                own_space: arguments.own_space.unwrap_or_default(),
+                discard: arguments.discard.unwrap_or(false),
+                pause_relocation: arguments.pause_relocation.unwrap_or(false),
+                scrub_every: parse_duration("--scrub-every", arguments.scrub_every.as_deref(), SCRUB_EVERY)?,
                 snapshot_max_age: parse_duration(
                     "--snapshot-max-age",
-                    arguments.snapshot_max_age.or(file.snapshot_max_age).as_deref(),
-                    Some(SNAPSHOT_MAX_AGE),
+                    arguments.snapshot_max_age.as_deref(),
+                    SNAPSHOT_MAX_AGE,
                 )?,
-                scrub_rate: scrub_rate(arguments.scrub_rate.or(file.scrub_rate))?,
+                scrub_rate: scrub_rate(arguments.scrub_rate)?,
             },
-            listen: arguments.listen.or(file.listen).unwrap_or_else(|| DEFAULT_LISTEN.into()),
-            insecure: arguments.insecure.or(file.insecure).unwrap_or(false),
+            listen: arguments.listen.unwrap_or_else(|| DEFAULT_LISTEN.into()),
+            insecure: arguments.insecure.unwrap_or(false),
             credentials: CredentialFiles {
-                certificates: arguments.tls_cert.or(file.tls_cert),
-                key: arguments.tls_key.or(file.tls_key),
-                client_roots: arguments.tls_client_ca.or(file.tls_client_ca),
-                tokens: arguments.token_file.or(file.token_file),
-                allow_tls12: arguments.tls12.or(file.tls12).unwrap_or(false),
+                certificates: arguments.tls_cert,
+                key: arguments.tls_key,
+                client_roots: arguments.tls_client_ca,
+                tokens: arguments.token_file,
+                allow_tls12: arguments.tls12.unwrap_or(false),
             },
-            kv_bucket: arguments.kv_bucket.or(file.kv_bucket).unwrap_or_else(|| DEFAULT_BUCKET.into()),
-            gzip: parse_compression(arguments.grpc_compression.or(file.grpc_compression).as_deref())?,
-            web_origins: arguments.web_origins.or(file.web_origins).unwrap_or_default(),
-            is_resp_bucket_free: arguments.resp_bucket.as_ref().or(file.resp_bucket.as_ref()).is_none(),
+            kv_bucket: arguments.kv_bucket.unwrap_or_else(|| DEFAULT_BUCKET.into()),
+            gzip: parse_compression(arguments.grpc_compression.as_deref())?,
+            web_origins: arguments.web_origins.unwrap_or_default(),
+            is_resp_bucket_free: arguments.resp_bucket.is_none(),
             resp,
             memory,
             memory_warning,
-            stop_timeout: Duration::from_secs(
-                arguments.stop_timeout.or(file.stop_timeout).unwrap_or(STOP_TIMEOUT_S),
-            ),
+            stop_timeout: Duration::from_secs(arguments.stop_timeout.unwrap_or(STOP_TIMEOUT_S)),
             watch: WatchSettings {
-                address: arguments.metrics.or(file.metrics),
-                slow: parse_duration("--slow", arguments.slow.or(file.slow).as_deref(), Some(SLOW))?,
-                logs_access: arguments.access_log.or(file.access_log).unwrap_or(false),
+                address: arguments.metrics,
+                slow: parse_duration("--slow", arguments.slow.as_deref(), SLOW)?,
+                logs_access: arguments.access_log.unwrap_or(false),
                 configuration,
             },
-            log_format: arguments.log_format.or(file.log_format).unwrap_or_default(),
-            open_health: arguments.open_health.or(file.open_health).unwrap_or(false),
-            log: log.or(file.log).unwrap_or_else(|| "info".into()),
-            resp_tls: arguments.resp_tls.or(file.resp_tls).as_deref().map(parse_switch).transpose()?,
+            log_format: arguments.log_format.unwrap_or_default(),
+            open_health: arguments.open_health.unwrap_or(false),
+            log: log.or(arguments.log).unwrap_or_else(|| "info".into()),
+            resp_tls: arguments.resp_tls.as_deref().map(parse_switch).transpose()?,
             is_resp_open: false,
         };
         if settings.resp_tls == Some(true) && settings.credentials.certificates.is_none() {
@@ -168,15 +163,15 @@ impl Settings {
 
 /// Divides the memory. Without --memory it is the memory that the program may use; a --cache that leaves too little of that is kept,
 /// with the minimum of every other part beside it.
-fn memory(arguments: &Arguments, file: &Arguments) -> anyhow::Result<(MemoryBudget, Option<String>)> {
+fn memory(arguments: &Arguments) -> anyhow::Result<(MemoryBudget, Option<String>)> {
     refuse_former_variable()?;
-    let given = arguments.memory.or(file.memory);
-    let (cache, memtable) = (arguments.cache.or(file.cache), arguments.memtable.or(file.memtable));
-    let redis = arguments.resp.as_deref().or(file.resp.as_deref()) != Some("off");
+    let given = arguments.memory;
+    let (cache, memtable) = (arguments.cache, arguments.memtable);
+    let redis = arguments.resp.as_deref() != Some("off");
     let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get() as u64);
     let total = given.or_else(default_memory).unwrap_or(DEFAULT_MEMORY).0;
     let (cache, memtable) = (cache.map(|size| size.0), memtable.map(|size| size.0));
-    let tls = arguments.tls_cert.as_ref().or(file.tls_cert.as_ref()).is_some();
+    let tls = arguments.tls_cert.is_some();
     let wanted = Wanted { total, cache, memtable, redis, tls, cores };
     match MemoryBudget::divide(&wanted) {
         Ok(budget) => Ok((budget, None)),
@@ -194,13 +189,18 @@ fn memory(arguments: &Arguments, file: &Arguments) -> anyhow::Result<(MemoryBudg
     }
 }
 
-/// The division of the memory with these options and the configuration file that they name.
+/// The division of the memory with these options and their configuration file.
 ///
 /// # Errors
 /// [`Usage`]: it is too little; or the file cannot be read.
 pub(crate) fn divided_memory(arguments: &Arguments) -> anyhow::Result<MemoryBudget> {
-    let file = arguments.config.as_deref().map(file::read).transpose()?.unwrap_or_default();
-    Ok(memory(arguments, &file)?.0)
+    Ok(memory(&with_file(arguments.clone())?)?.0)
+}
+
+/// The options in force: those of the command line and environment, then those of their configuration file.
+fn with_file(arguments: Arguments) -> anyhow::Result<Arguments> {
+    let file = arguments.config.as_deref().map(file::read).transpose()?;
+    Ok(arguments.or(file.unwrap_or_default()))
 }
 
 fn too_little(total: Size, needed: Size, cache: Option<Size>) -> Usage {
@@ -211,22 +211,10 @@ fn too_little(total: Size, needed: Size, cache: Option<Size>) -> Usage {
     ))
 }
 
-/// The options in force: those of the file, replaced by those of command line and environment. They name files with
-/// secrets and hold none.
-fn in_force(given: &Arguments, file: &Arguments) -> anyhow::Result<String> {
-    let mut all = toml::Table::try_from(file)?;
-    all.extend(toml::Table::try_from(given)?);
-    Ok(all.to_string())
-}
-
 /// A duration as `100ms`, `7d`; none for `off`.
-fn parse_duration(
-    option: &str,
-    given: Option<&str>,
-    default: Option<Duration>,
-) -> Result<Option<Duration>, Usage> {
+fn parse_duration(option: &str, given: Option<&str>, default: Duration) -> Result<Option<Duration>, Usage> {
     match given {
-        None => Ok(default),
+        None => Ok(Some(default)),
         Some("off") => Ok(None),
         Some(text) => match humantime::parse_duration(text) {
             Ok(duration) if duration.is_zero() => {
@@ -258,33 +246,21 @@ fn parse_switch(text: &str) -> Result<bool, Usage> {
 }
 
 /// The options of the Redis frontend and its address as configured; `None` if it is off.
-fn resp(
-    arguments: &Arguments,
-    file: &Arguments,
-    limits: RedisLimits,
-) -> anyhow::Result<Option<(String, RedisOptions)>> {
+fn resp(arguments: &Arguments, limits: RedisLimits) -> anyhow::Result<Option<(String, RedisOptions)>> {
     let defaults = RedisOptions::default();
-    let password_file = arguments.password_file.as_deref().or(file.password_file.as_deref());
-    let durability = arguments.durability.as_deref().or(file.durability.as_deref());
+    let password_file = arguments.password_file.as_deref();
+    let durability = arguments.durability.as_deref();
     let options = RedisOptions {
-        bucket: first_of(&arguments.resp_bucket, &file.resp_bucket).unwrap_or(defaults.bucket),
+        bucket: arguments.resp_bucket.clone().unwrap_or(defaults.bucket),
         password: password_file.map(password).transpose()?,
         durability: durability.map_or(Ok(Durability::Sync), parse_durability)?,
-        poll: Duration::from_micros(arguments.poll.or(file.poll).unwrap_or(0)),
-        limits: pending_limits(limits, arguments.resp_pending.or(file.resp_pending))?,
-        cluster: cluster_mode(
-            arguments.cluster.or(file.cluster),
-            first_of(&arguments.announce, &file.announce),
-        )?,
+        poll: Duration::from_micros(arguments.poll.unwrap_or(0)),
+        limits: pending_limits(limits, arguments.resp_pending)?,
+        cluster: cluster_mode(arguments.cluster, arguments.announce.clone())?,
         ..RedisOptions::default()
     };
-    let address = first_of(&arguments.resp, &file.resp).unwrap_or_else(|| DEFAULT_RESP.into());
+    let address = arguments.resp.clone().unwrap_or_else(|| DEFAULT_RESP.into());
     Ok((address != "off").then_some((address, options)))
-}
-
-/// A word of the command line or environment, otherwise that of the file.
-fn first_of(given: &Option<String>, file: &Option<String>) -> Option<String> {
-    given.as_ref().or(file.as_ref()).cloned()
 }
 
 /// Returns the mode of the Redis frontend, with the address that it announces as a cluster.
@@ -397,7 +373,7 @@ mod tests {
 
     #[test]
     fn durations_parse_with_units() {
-        let parse = |text| parse_duration("--slow", text, Some(SLOW));
+        let parse = |text| parse_duration("--slow", text, SLOW);
         assert_eq!((parse(None).unwrap(), parse(Some("off")).unwrap()), (Some(SLOW), None));
         assert_eq!(parse(Some("100ms")).unwrap(), Some(Duration::from_millis(100)));
         assert_eq!(parse(Some("7d")).unwrap(), Some(SCRUB_EVERY));
@@ -411,7 +387,7 @@ mod tests {
     fn a_report_has_the_options_that_were_given() {
         let file = Arguments { listen: Some("a:1".into()), cache: Some(Size(5)), ..Arguments::default() };
         let given = Arguments { listen: Some("b:2".into()), insecure: Some(true), ..Arguments::default() };
-        let text = in_force(&given, &file).unwrap();
+        let text = toml::Table::try_from(given.or(file)).unwrap().to_string();
         assert_eq!(text, "cache = 5\ninsecure = true\nlisten = \"b:2\"\n");
     }
 

@@ -9,7 +9,7 @@ use shoal_metrics::{Health, Listener, Metrics};
 use shoal_server::ReportSource;
 
 use crate::logging;
-use crate::resolve::{in_words, resolve};
+use crate::process::resolve::{in_words, resolve};
 
 pub(super) const DEFAULT_METRICS: &str = "127.0.0.1:7415";
 

@@ -9,8 +9,8 @@ use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Borders, Cell, Paragraph, Row, Sparkline, Table};
 use shoal_client::Stat;
 
-use crate::size::Size;
-use crate::summary::{RequestRow, Summary, show_ns, show_rate};
+use crate::arguments::size::Size;
+use crate::output::summary::{RequestRow, Summary, show_ns, show_rate};
 
 /// Rates that the curve shows, one for each answer.
 const HISTORY: usize = 200;

@@ -16,15 +16,16 @@ use ratatui::backend::TestBackend;
 use ratatui::buffer::Buffer;
 use ratatui::crossterm::event::{Event, KeyCode, KeyEventKind, KeyModifiers, poll, read};
 use shoal_client::Stat;
+use shoal_transfer::objects::Objects;
+use shoal_transfer::text::one_line;
 use tokio::sync::mpsc;
 use tokio::time::sleep;
 
 use self::draw::{View, draw};
-use crate::failure::{Usage, one_line};
-use crate::objects::Objects;
+use crate::arguments::target::StoreArguments;
+use crate::failure::Usage;
 use crate::output::Output;
-use crate::store_file::Access;
-use crate::target::StoreArguments;
+use crate::store::file::Access;
 
 const EXAMPLES: &str = "\
 Examples:

@@ -11,7 +11,7 @@
 //! - `crates/server/src/timing.rs`: the metrics' operation;
 //! - `crates/server/tests/serve/rights.rs`: callers with too few rights;
 //! - `crates/client/src/get_stream.rs`: the client's call, which `lib.rs` exports;
-//! - `cli/src/objects/mod.rs`: the same for a store that is served or embedded, if a command needs it;
+//! - `crates/transfer/src/objects/mod.rs`: the same for a store that is served or embedded, if a command needs it;
 //! - `clients/python/src/shoal/_steps.py`: the method of the Python client, with `client.py` and `aio.py`;
 //! - `docs/format/grpc.md`: the rules that the schema cannot express;
 //! - `docs/operate/metrics.md`: the method at its operation.

@@ -1,0 +1,4 @@
+//! Strings of a server of the Redis protocol become objects: `link` is a connection, [`load`] the import.
+
+mod link;
+pub mod load;
