@@ -7,9 +7,9 @@ use std::time::Duration;
 use clap::Args;
 use shoal_bench::tail::{Arrivals, OwnStore, Rates, TailOptions, TailServer};
 
+use crate::arguments::size::Size;
 use crate::failure::Usage;
-use crate::size::Size;
-use crate::store_file::Io;
+use crate::store::file::Io;
 
 const EXAMPLES: &str = "\
 Examples:
