@@ -5,7 +5,7 @@
 //!
 //! An object without `mode` is a file, or a folder if it is empty and its key has a final `/`.
 //!
-//! [`extras`] is everything else that an object has: content type, other metadata, deadline.
+//! `extras` is everything else that an object has: content type, other metadata, deadline.
 
 pub(crate) mod extras;
 

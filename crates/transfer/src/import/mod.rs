@@ -1,7 +1,7 @@
 //! An import: the store that it fills, and its rules.
 //!
 //! Three sources fill a store: `tree/load.rs` (a folder), `tarball/load.rs` (a tar) and `redis/load.rs` (a server of the Redis
-//! protocol). The last two are read in order and only once; [`feed`] puts their values.
+//! protocol). The last two are read in order and only once; `feed` puts their values.
 
 pub(crate) mod feed;
 
