@@ -93,11 +93,7 @@ const HUNTS: &[Hunt] = &[
         UNITS,
         "testing::fence_tests::a_commit_waits_for_a_flush_beside_it_and_shares_its_failure",
     ),
-    (
-        "WriteBatchesInPart",
-        UNITS,
-        "recovery::repair::log_salvage::tests::salvaged_batch_is_all_or_nothing",
-    ),
+    ("WriteBatchesInPart", UNITS, "recovery::repair::log_salvage::tests::salvaged_batch_is_all_or_nothing"),
     (
         "UnlinkedBelieved",
         UNITS,

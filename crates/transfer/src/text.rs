@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_is_one_line_without_repetition() {
+    fn error_is_one_line_without_repetition() {
         let error =
             anyhow::anyhow!("permission\ndenied").context("cannot open x: permission denied").context("put");
         assert_eq!(one_line(&error), "put: cannot open x: permission denied");

@@ -101,17 +101,8 @@ impl Checkpointer {
         // Read first: any record that is numbered later is above it, so the tail stays before that record.
         let assigned = self.log.committer.assigned();
         let tail = self.first_needed(&changes).unwrap_or(u64::MAX).min(assigned.next().0);
-        if let Some(TabletChange { id, root, layers, applied, totals, has_filters }) = changes.tablet {
-            if has_filters {
-                next.features.incompatible |= LAYERS;
-            }
-            let record = next.tablets.get_mut(usize::from(id.0));
-            let record = record.ok_or_else(|| Error::Invalid(format!("there is no tablet {id}")))?;
-            assert!(record.applied <= applied, "a superblock takes no record back (R4)");
-            record.root = root;
-            record.layers = layers;
-            record.applied = applied;
-            record.totals = totals;
+        if let Some(change) = changes.tablet {
+            set_tablet(&mut next, change)?;
         }
         next.log_tail = self.log.committer.place_of(Lsn(tail));
         next.durable_lsn = self.log.committer.durable();
@@ -182,4 +173,20 @@ impl Checkpointer {
         }
         self.log.poison.flushed(flush).await
     }
+}
+
+/// Names the new trees of a tablet.
+fn set_tablet(next: &mut Superblock, change: TabletChange) -> Result<()> {
+    let TabletChange { id, root, layers, applied, totals, has_filters } = change;
+    if has_filters {
+        next.features.incompatible |= LAYERS;
+    }
+    let record = next.tablets.get_mut(usize::from(id.0));
+    let record = record.ok_or_else(|| Error::Invalid(format!("there is no tablet {id}")))?;
+    assert!(record.applied <= applied, "a superblock takes no record back (R4)");
+    record.root = root;
+    record.layers = layers;
+    record.applied = applied;
+    record.totals = totals;
+    Ok(())
 }

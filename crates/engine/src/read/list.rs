@@ -161,15 +161,19 @@ impl<'a> Lister<'a> {
             // Nothing is readable now: an empty page would look like an empty bucket.
             return Err(Error::Busy("its device does not read anything, not even superblocks"));
         }
+        self.note_damage(std::mem::take(&mut merge.damaged), &from, end.as_deref());
+        Ok(self.page)
+    }
+
+    /// Adds the damaged ranges of a page that starts at `from`. `end` is the end of the listing.
+    fn note_damage(&mut self, damaged: Vec<DamagedRange>, from: &[u8], end: Option<&[u8]>) {
         // A bucket with damage at its end has no key after it. Streams look ahead: damage after the page belongs to
         // the next page.
         let last = self.page.next.as_ref().map(|next| [&self.base[..], next, &[0]].concat());
-        let to = last.as_deref().or(end.as_deref());
-        let damaged = std::mem::take(&mut merge.damaged);
-        let of_page = damaged.into_iter().filter(|range| range.overlaps(&from, to));
+        let to = last.as_deref().or(end);
+        let of_page = damaged.into_iter().filter(|range| range.overlaps(from, to));
         self.page.damaged = of_page.map(|range| self.within_bucket(range)).collect();
         self.page.damaged.sort();
-        Ok(self.page)
     }
 
     /// Passes a key whose object does not exist. Returns true if the page stops after it.
