@@ -23,7 +23,7 @@ use super::work::Work;
 /// microseconds to wake up.
 const SPIN: Duration = Duration::from_micros(60);
 /// Longest time without any answer while operations are in flight. Then the run is abandoned.
-const ANSWER_MAX: Duration = Duration::from_secs(60);
+pub(super) const ANSWER_MAX: Duration = Duration::from_secs(60);
 
 /// The connections of a load.
 #[derive(Clone, Copy, Debug)]
@@ -34,6 +34,8 @@ pub(super) struct Clients {
     pub(super) in_flight: usize,
     /// Bytes of a value.
     pub(super) value_bytes: u64,
+    /// See [`ANSWER_MAX`].
+    pub(super) answer_max: Duration,
 }
 
 /// The times at which operations are sent.
@@ -89,7 +91,8 @@ pub(super) fn run(
     let free = (0..connections.len()).collect();
     let (used, start) = (core_time(), Instant::now());
     let recorder = Recorder::new(pace.warm_up(), complete);
-    let mut run = Run { connections, free, pace, work, recorder, start, last_seen: Duration::ZERO };
+    let (answer_max, last_seen) = (clients.answer_max, Duration::ZERO);
+    let mut run = Run { connections, free, pace, work, recorder, start, answer_max, last_seen };
     run.until_the_end()?;
     let share = (core_time() - used).as_secs_f64() / start.elapsed().as_secs_f64().max(1e-9);
     Ok(run.recorder.finish(share))
@@ -109,6 +112,7 @@ struct Run<'a> {
     work: Work<'a>,
     recorder: Recorder<'a>,
     start: Instant,
+    answer_max: Duration,
     /// The last time at which an answer was received or nothing was in flight.
     last_seen: Duration,
 }
@@ -125,7 +129,7 @@ impl Run<'_> {
                     return Ok(());
                 }
                 self.last_seen = now;
-            } else if now > self.last_seen + ANSWER_MAX {
+            } else if now > self.last_seen + self.answer_max {
                 self.abandon(now);
                 return Ok(());
             }
@@ -168,9 +172,8 @@ impl Run<'_> {
 
     /// Waits until `wake` or for answers, and takes these.
     fn receive(&mut self, wake: Option<Duration>) -> Result<()> {
-        let longest = wake.map_or(Duration::from_secs(1), |wake| {
-            wake.saturating_sub(self.start.elapsed()).saturating_sub(SPIN)
-        });
+        let longest = wake
+            .map_or(self.answer_max, |wake| wake.saturating_sub(self.start.elapsed()).saturating_sub(SPIN));
         let timeout = Timespec {
             tv_sec: longest.as_secs().try_into().unwrap_or(i64::MAX),
             tv_nsec: longest.subsec_nanos().into(),

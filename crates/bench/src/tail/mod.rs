@@ -39,7 +39,7 @@ pub use self::schedule::Arrivals;
 
 use self::chart::millis;
 use self::echo::Echo;
-use self::generator::{Clients, Pace};
+use self::generator::{ANSWER_MAX, Clients, Pace};
 use self::record::{Figures, Second};
 use self::rows::Rows;
 use self::schedule::Schedule;
@@ -175,6 +175,7 @@ impl Bench<'_> {
             connections: self.options.connections,
             in_flight,
             value_bytes: self.objects.value_bytes,
+            answer_max: ANSWER_MAX,
         }
     }
 

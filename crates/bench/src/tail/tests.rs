@@ -6,7 +6,7 @@ use serde_json::Value;
 use shoal_device::IoMode;
 
 use super::echo::{Echo, Pause};
-use super::generator::{self, Clients, Pace};
+use super::generator::{self, ANSWER_MAX, Clients, Pace};
 use super::record::{Figures, Kind, Second};
 use super::work::{Objects, Work};
 use super::*;
@@ -38,11 +38,16 @@ pub(super) fn options(server: TailServer) -> TailOptions {
     }
 }
 
+fn clients(echo: &Echo) -> Clients {
+    let address = echo.address;
+    Clients { address, connections: 4, in_flight: 1, value_bytes: 100, answer_max: ANSWER_MAX }
+}
+
 /// 1.5 s at 1,000 operations a second over four connections; the server stalls for one second at the 100th command.
 fn through_a_stall(in_flight: usize) -> (Figures, Vec<Second>) {
     let objects = Objects::new(100, 100);
     let echo = Echo::start(100, Some(Pause { after: 100, time: STALL })).unwrap();
-    let clients = Clients { address: echo.address, connections: 4, in_flight, value_bytes: 100 };
+    let clients = Clients { in_flight, ..clients(&echo) };
     let schedule = Schedule::new(1_000.0, Duration::from_millis(1_500), Arrivals::Constant, 1);
     let mut seconds = Vec::new();
     let mut complete = |second| seconds.push(second);
@@ -79,6 +84,20 @@ fn every_operation_that_is_due_during_a_stall_counts_with_its_wait() {
         assert_eq!((due, seconds[0].number, seconds[0].count), (1_500, 0, 1_000));
         assert!(seconds[0].max == sets.max());
     }
+}
+
+#[test]
+fn a_run_without_answers_is_abandoned_and_everything_due_counts() {
+    let objects = Objects::new(100, 100);
+    let echo = Echo::start(100, Some(Pause { after: 50, time: STALL })).unwrap();
+    let clients = Clients { answer_max: Duration::from_millis(100), ..clients(&echo) };
+    let schedule = Schedule::new(1_000.0, Duration::from_secs(60), Arrivals::Constant, 1);
+    let (pace, work) = (Pace::Open(schedule, Duration::ZERO), Work::random(&objects, 0.0, 1));
+    let figures = generator::run(&clients, pace, work, &mut |_| ()).unwrap();
+    // Four were in flight, and the others due.
+    assert!(figures.unanswered >= 90, "{}", figures.unanswered);
+    assert_eq!(figures.all().count(), 50 + figures.unanswered);
+    assert!(figures.all().max() >= Duration::from_millis(90));
 }
 
 fn lines(options: &TailOptions) -> Vec<Value> {
