@@ -62,6 +62,15 @@ pub(crate) struct Changes {
     pub losses: Option<Losses>,
 }
 
+impl Changes {
+    /// Returns true if the store's threads may find work because of these changes: it is more than the clocks and the tail of the log.
+    fn makes_work(&self) -> bool {
+        let has_space = !self.taken.is_empty() || !self.freed.is_empty() || self.device_blocks.is_some();
+        let has_places = self.layout.is_some() || self.log_prepared.is_some() || self.moved_log.is_some();
+        self.tablet.is_some() || has_space || has_places
+    }
+}
+
 impl Checkpointer {
     /// Publishes `changes`; returns the new superblock's number.
     ///
@@ -97,6 +106,7 @@ impl Checkpointer {
         changes: Changes,
         step: u64,
     ) -> Result<Superblock> {
+        let makes_work = changes.makes_work();
         let mut next = newest.clone();
         next.number += 1;
         // Read first: any record that is numbered later is above it, so the tail stays before that record.
@@ -156,6 +166,9 @@ impl Checkpointer {
         copies::write_copies(&self.device, &next).await?;
         self.flushed(copies::flush(&self.device)).await?;
         self.log.committer.superblock_published(next.number, next.log_tail.position, next.lsn_ceiling);
+        if makes_work {
+            self.log.committer.sleepers.happened();
+        }
         Ok(next)
     }
 
