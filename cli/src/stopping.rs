@@ -11,30 +11,30 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use shoal_engine::{Store, block_on};
-use tokio::sync::oneshot;
+use tokio::sync::{Notify, oneshot};
 use tokio::time::{sleep, timeout};
 
 /// Default of `--stop-timeout`, in seconds: supervisors kill after 30.
 pub(crate) const STOP_TIMEOUT_S: u64 = 25;
 /// Requests under way get no longer than this, however much time there is.
 const DRAIN_MAX: Duration = Duration::from_secs(10);
-/// The period in which a waiter checks if the stop started.
-const LOOK_PERIOD: Duration = Duration::from_millis(50);
-
 /// The time limit of the stop, and its start.
 pub(crate) struct StopTime {
     limit: Duration,
     began: OnceLock<Instant>,
+    /// Has a permit for the one waiter once the stop has started.
+    starts: Notify,
 }
 
 impl StopTime {
     pub(crate) fn new(limit: Duration) -> Self {
-        Self { limit, began: OnceLock::new() }
+        Self { limit, began: OnceLock::new(), starts: Notify::new() }
     }
 
     /// Starts the time of the stop; the first call counts.
     pub(crate) fn begin(&self) {
         let _ = self.began.set(Instant::now());
+        self.starts.notify_one();
     }
 
     /// The part of the time that requests under way may take.
@@ -48,10 +48,13 @@ impl StopTime {
         self.limit.saturating_sub(took)
     }
 
-    /// Waits until the stop has started and its time is over.
+    /// Waits until the stop has started and its time is over. One task at a time may wait.
     pub(crate) async fn over(&self) {
-        while self.began.get().is_none() || !self.left().is_zero() {
-            sleep(self.left().min(LOOK_PERIOD)).await;
+        while self.began.get().is_none() {
+            self.starts.notified().await;
+        }
+        while !self.left().is_zero() {
+            sleep(self.left()).await;
         }
     }
 }
@@ -164,5 +167,19 @@ mod tests {
         none.begin();
         assert_eq!(none.left(), Duration::ZERO);
         block_on(none.over());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_waiter_for_its_end_sleeps_until_the_stop_starts() {
+        let time = StopTime::new(Duration::from_millis(20));
+        // Another thread starts it, as the signals' does.
+        let (waited, ()) = tokio::join!(timeout(Duration::from_secs(3_600), time.over()), async {
+            sleep(Duration::from_secs(60)).await;
+            assert!(time.began.get().is_none());
+            time.begin();
+            thread::sleep(Duration::from_millis(20));
+        });
+        waited.unwrap();
+        assert_eq!(time.left(), Duration::ZERO);
     }
 }
