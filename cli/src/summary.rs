@@ -430,7 +430,7 @@ mod tests {
         let (before, now) = (asked(5), asked(6));
         let both = |summary: Summary<'_>| (summary.all_requests(), summary.connections());
         let between = || Summary::between(&before, &now, Duration::from_secs(1));
-        assert_eq!(both(between()), ("grpc 1 a second".into(), "grpc 1".into()));
+        assert_eq!(both(between()), ("grpc 1.0 a second".into(), "grpc 1".into()));
         assert_eq!(both(between().without_own()), ("grpc 0 a second".into(), "grpc 0".into()));
     }
 

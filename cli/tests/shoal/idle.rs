@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use crate::harness::{Frontends, command, run_with};
 
-/// Wake-ups a second of the whole process. Three timers of a tenth of a second together exceed it; without clients about two a second
+/// Wake-ups a second of the whole process. Three timers of a tenth of a second together exceed it; without clients about three a second
 /// remain: the watch of the data file every three seconds, and each thread's look every ten.
 const WAKE_UPS_MAX: u64 = 30;
 const WINDOW: Duration = Duration::from_secs(3);

@@ -89,6 +89,7 @@ impl Checkpointer {
     }
 
     async fn publish_with(&self, changes: Changes, step: u64, is_last: bool) -> Result<u64> {
+        let makes_work = changes.makes_work();
         let mut newest = self.publisher.take().await;
         self.log.poison.check()?;
         self.check_sole_writer(&newest, is_last).await?;
@@ -97,6 +98,9 @@ impl Checkpointer {
             _ if injected(Bug::FailedSuperblockForgiven) => {}
             _ => self.log.fail(format!("a superblock could not be published ({error})")),
         })?;
+        if makes_work {
+            self.log.committer.sleepers.happened();
+        }
         Ok(newest.number)
     }
 
@@ -106,7 +110,6 @@ impl Checkpointer {
         changes: Changes,
         step: u64,
     ) -> Result<Superblock> {
-        let makes_work = changes.makes_work();
         let mut next = newest.clone();
         next.number += 1;
         // Read first: any record that is numbered later is above it, so the tail stays before that record.
@@ -166,9 +169,6 @@ impl Checkpointer {
         copies::write_copies(&self.device, &next).await?;
         self.flushed(copies::flush(&self.device)).await?;
         self.log.committer.superblock_published(next.number, next.log_tail.position, next.lsn_ceiling);
-        if makes_work {
-            self.log.committer.sleepers.happened();
-        }
         Ok(next)
     }
 
