@@ -71,8 +71,9 @@ impl CredentialFiles {
     }
 
     /// Keeps `security` up to date with the files: checks them every second, and at once at SIGHUP. Unusable files are logged and change
-    /// nothing. Without files, SIGHUP changes nothing.
+    /// nothing. Without files, nothing is checked, and SIGHUP changes nothing.
     pub(crate) async fn watch(self, security: Security, mut hang_ups: Signal) {
+        let has_files = self.all().next().is_some();
         let mut looks = interval(LOOK_PAUSE);
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         // Empty at first: the files may have changed while the store was opened.
@@ -80,14 +81,14 @@ impl CredentialFiles {
         loop {
             let asked = tokio::select! {
                 _ = hang_ups.recv() => true,
-                _ = looks.tick() => false,
+                _ = looks.tick(), if has_files => false,
             };
             let now = self.stamps();
             if !asked && now == seen {
                 continue;
             }
             seen = now;
-            if self.all().next().is_none() {
+            if !has_files {
                 tracing::info!("SIGHUP: there are no files with credentials to be read again");
                 continue;
             }

@@ -69,9 +69,17 @@ pub(crate) struct StoreArguments {
     /// program's control group if that is less].
     #[arg(long, value_name = "SIZE", requires = "data")]
     cache: Option<Size>,
+    /// Open one connection to the server only.
+    #[arg(skip)]
+    opens_one_connection: bool,
 }
 
 impl StoreArguments {
+    /// The same store over one connection, for a command that shows the server's connections without its own.
+    pub(crate) fn over_one_connection(&self) -> Self {
+        Self { opens_one_connection: true, ..self.clone() }
+    }
+
     /// Returns true if the store is a data file, without a server.
     pub(crate) fn is_file(&self) -> bool {
         self.data.is_some()
@@ -129,6 +137,9 @@ impl StoreArguments {
     /// The options of a connection to the server, with credentials.
     fn connection(&self) -> anyhow::Result<ConnectOptions> {
         let mut options = ConnectOptions { attempts: ATTEMPTS, ..ConnectOptions::new(self.server()) };
+        if self.opens_one_connection {
+            options.connections = 1;
+        }
         (options.answer_timeout, options.call_timeout) = (self.timeout, Some(self.timeout));
         options.connect_timeout = options.connect_timeout.min(self.timeout);
         options.token = self.token_file.as_deref().map(read_token).transpose()?.map(Into::into);

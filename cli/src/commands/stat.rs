@@ -54,7 +54,7 @@ pub(crate) struct Arguments {
 }
 
 pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
-    let store = &arguments.target.store;
+    let store = arguments.target.store.over_one_connection();
     store.with(Access::Read, async |objects| stat(objects, &arguments).await).await
 }
 
@@ -128,7 +128,7 @@ async fn print_summary(output: &mut Output, objects: &Objects) -> anyhow::Result
     } else {
         sleep(RATE_TIME).await;
         let now = objects.stat().await.context(WHAT)?;
-        Summary::between(&first, &now, began.elapsed()).lines()
+        Summary::between(&first, &now, began.elapsed()).without_own().lines()
     };
     for (name, text) in lines {
         output.line(&format!("{name:13} {text}"))?;

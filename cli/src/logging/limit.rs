@@ -5,8 +5,8 @@
 //! bounded by the queue alone.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use parking_lot::Mutex;
@@ -68,11 +68,14 @@ pub(super) struct Limit {
     /// True if lines were left out that the log does not report yet. Set after the count, under the lock; a thread
     /// that clears it counts afterwards.
     owes: AtomicBool,
+    /// Wakes the thread that reports.
+    reporter: OnceLock<Box<dyn Fn() + Send + Sync>>,
 }
 
 impl Default for Limit {
     fn default() -> Self {
-        Self { began: Instant::now(), causes: Mutex::default(), owes: AtomicBool::new(false) }
+        let (causes, reporter) = (Mutex::default(), OnceLock::new());
+        Self { began: Instant::now(), causes, owes: AtomicBool::new(false), reporter }
     }
 }
 
@@ -89,10 +92,17 @@ impl Limit {
         let mut causes = self.causes.lock();
         let (_, rate) = causes.entry(metadata.callsite()).or_insert((metadata, Rate::default()));
         let admits = rate.admits(self.now_ns());
-        if !admits {
-            self.owes.store(true, Ordering::Relaxed);
+        let is_first = !admits && !self.owes.swap(true, Ordering::Relaxed);
+        drop(causes);
+        if is_first && let Some(wake) = self.reporter.get() {
+            wake();
         }
         admits
+    }
+
+    /// Calls `wake` when there is something to report.
+    pub(super) fn set_reporter(&self, wake: impl Fn() + Send + Sync + 'static) {
+        let _ = self.reporter.set(Box::new(wake));
     }
 
     /// Returns true if there is something to report now or later.

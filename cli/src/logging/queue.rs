@@ -20,7 +20,7 @@ const QUEUE_BYTES_MAX: usize = 1 << 20;
 /// Bytes of the last lines that are kept for a report.
 const KEPT_BYTES_MAX: usize = 256 << 10;
 
-/// The period in which the thread looks for lines left out to report.
+/// The period in which the thread looks whether lines left out are due for a report, while there are any.
 const LOOK_PAUSE: Duration = Duration::from_secs(1);
 
 /// The pause before the next try if standard error takes nothing and cannot be waited for.
@@ -67,7 +67,8 @@ impl LogQueue {
         // A separate descriptor: the standard library's lock is not held while this waits for the reader.
         let stderr = io::stderr().as_fd().try_clone_to_owned().context("cannot write to standard error")?;
         let queue = Arc::new(Self::new());
-        let (target, its) = (File::from(stderr), queue.clone());
+        let (target, its, wakes) = (File::from(stderr), queue.clone(), queue.clone());
+        limit.set_reporter(move || wakes.note_left_out());
         let thread = std::thread::Builder::new().name("log".into());
         thread
             .spawn(move || its.run(target, &limit))
@@ -114,7 +115,7 @@ impl LogQueue {
     /// Writes lines until the program exits.
     fn run(&self, mut target: impl Write, limit: &Limit) {
         loop {
-            match self.next() {
+            match self.next(limit) {
                 Some(line) => {
                     write(&mut target, &line);
                     let mut state = self.state.lock();
@@ -128,13 +129,25 @@ impl LogQueue {
         }
     }
 
-    /// The next line; none if none comes for a while, or if there is something to report.
-    fn next(&self) -> Option<Vec<u8>> {
+    /// The next line; none if there is something to report, now or soon.
+    fn next(&self, limit: &Limit) -> Option<Vec<u8>> {
         let mut state = self.state.lock();
         if state.lines.is_empty() && state.dropped == 0 {
-            let _ = self.filled.wait_for(&mut state, LOOK_PAUSE);
+            if limit.owes() {
+                let _ = self.filled.wait_for(&mut state, LOOK_PAUSE);
+            } else {
+                self.filled.wait(&mut state);
+            }
         }
         state.lines.pop_front()
+    }
+
+    /// Wakes the thread: the first line was left out, which it reports later.
+    pub(super) fn note_left_out(&self) {
+        // Under the lock, so that the thread is not between its check and its wait.
+        let state = self.state.lock();
+        self.filled.notify_one();
+        drop(state);
     }
 
     /// Logs the number of dropped lines, and of lines left out. The queue is empty, so there is room.

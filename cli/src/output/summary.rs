@@ -12,7 +12,12 @@ use crate::output::show_time;
 pub(crate) struct Summary<'a> {
     now: &'a Stat,
     before: Option<(&'a Stat, Duration)>,
+    /// The figures were asked for over one connection, one call for each of the two moments: neither is counted.
+    is_without_own: bool,
 }
+
+/// The frontend, the operation and the result of the call that asks for figures.
+const OWN_CALL: (&str, &str, &str) = ("grpc", "other", "ok");
 
 /// Requests of one operation of one frontend.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -29,14 +34,25 @@ pub(crate) struct RequestRow {
 impl<'a> Summary<'a> {
     /// A summary of one moment. Rates are means since the start of the server.
     pub(crate) fn new(now: &'a Stat) -> Self {
-        Self { now, before: None }
+        Self { now, before: None, is_without_own: false }
     }
 
     /// A summary of the time between two moments.
     pub(crate) fn between(before: &'a Stat, now: &'a Stat, apart: Duration) -> Self {
         // After a restart of the server the earlier figures do not compare.
         let is_same_run = now.uptime_ns >= before.uptime_ns && !apart.is_zero();
-        Self { now, before: is_same_run.then_some((before, apart)) }
+        Self { now, before: is_same_run.then_some((before, apart)), is_without_own: false }
+    }
+
+    /// Without the connection and the call of the command that shows it: an idle server has no clients.
+    pub(crate) fn without_own(self) -> Self {
+        Self { is_without_own: true, ..self }
+    }
+
+    /// The own calls among those of this kind between the two moments: the first moment's ended after its figures were taken.
+    fn own_calls(&self, frontend: &str, operation: &str, result: &str) -> u64 {
+        let is_own = self.is_without_own && (frontend, operation, result) == OWN_CALL;
+        u64::from(is_own && self.before.is_some())
     }
 
     fn seconds(&self) -> f64 {
@@ -72,7 +88,9 @@ impl<'a> Summary<'a> {
                 });
                 let fresh =
                     request.durations.since(&earlier.map(|it| it.durations.clone()).unwrap_or_default());
-                let rate = if self.seconds() > 0.0 { fresh.count() as f64 / self.seconds() } else { 0.0 };
+                let own = self.own_calls(name, &request.operation, &request.result);
+                let count = fresh.count().saturating_sub(own);
+                let rate = if self.seconds() > 0.0 { count as f64 / self.seconds() } else { 0.0 };
                 let is_row = |row: &RequestRow| row.frontend == *name && row.operation == request.operation;
                 let at = rows.iter().position(is_row).unwrap_or_else(|| {
                     let (frontend, operation) = (name.clone(), request.operation.clone());
@@ -247,8 +265,9 @@ impl<'a> Summary<'a> {
     fn connections(&self) -> String {
         let names = self.now.frontends.iter().map(|frontend| &frontend.name);
         let all = names.map(|name| {
-            let (prefix, open) =
-                (format!("{name}.refused_"), self.now.figure(&format!("{name}.connections")));
+            let own = u64::from(self.is_without_own && *name == OWN_CALL.0);
+            let open = self.now.figure(&format!("{name}.connections")).saturating_sub(own);
+            let prefix = format!("{name}.refused_");
             let causes = self.now.figures.iter().filter(|figure| figure.name.starts_with(&prefix));
             let refused: u64 = causes.map(|figure| figure.value).sum();
             let refused =
@@ -397,6 +416,23 @@ mod tests {
         let summary = Summary::between(&now, &before, Duration::from_secs(2));
         assert_eq!(summary.requests()[0].rate, 11.0);
         assert_eq!(Summary::new(&now).all_requests(), "redis 28 a second (2.5 not done), since the start");
+    }
+
+    #[test]
+    fn the_command_that_shows_the_figures_is_no_client() {
+        let asked = |calls| {
+            let mut stat = stat(&[("grpc.connections", 1)], 10 + calls, 0);
+            let durations = Durations::of(&[calls], 0);
+            let (operation, result) = ("other".into(), "ok".into());
+            let requests = vec![RequestFigures { operation, result, durations }];
+            stat.frontends = vec![FrontendFigures { name: "grpc".into(), requests }];
+            stat
+        };
+        let (before, now) = (asked(5), asked(6));
+        let both = |summary: Summary<'_>| (summary.all_requests(), summary.connections());
+        let between = || Summary::between(&before, &now, Duration::from_secs(1));
+        assert_eq!(both(between()), ("grpc 1.0 a second".into(), "grpc 1".into()));
+        assert_eq!(both(between().without_own()), ("grpc 0 a second".into(), "grpc 0".into()));
     }
 
     #[test]

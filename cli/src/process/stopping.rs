@@ -10,30 +10,31 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use shoal_engine::{Store, block_on};
-use tokio::sync::oneshot;
+use tokio::sync::{Notify, oneshot};
 use tokio::time::{sleep, timeout};
 
 /// Default of `--stop-timeout`, in seconds: supervisors kill after 30.
 pub(crate) const STOP_TIMEOUT_S: u64 = 25;
 /// Maximum time for requests in flight.
 const DRAIN_MAX: Duration = Duration::from_secs(10);
-/// The period of checks for the start of the stop.
-const LOOK_PERIOD: Duration = Duration::from_millis(50);
 
 /// The time limit of the stop, and its start.
 pub(crate) struct StopTime {
     limit: Duration,
     began: OnceLock<Instant>,
+    /// Has a permit for the one waiter once the stop has started.
+    starts: Notify,
 }
 
 impl StopTime {
     pub(crate) fn new(limit: Duration) -> Self {
-        Self { limit, began: OnceLock::new() }
+        Self { limit, began: OnceLock::new(), starts: Notify::new() }
     }
 
     /// Starts the clock; the first call counts.
     pub(crate) fn begin(&self) {
         let _ = self.began.set(Instant::now());
+        self.starts.notify_one();
     }
 
     /// The time for requests in flight.
@@ -47,10 +48,13 @@ impl StopTime {
         self.limit.saturating_sub(took)
     }
 
-    /// Waits until the stop has started and its time is over.
+    /// Waits until the stop has started and its time is over. One task at a time may wait.
     pub(crate) async fn over(&self) {
-        while self.began.get().is_none() || !self.left().is_zero() {
-            sleep(self.left().min(LOOK_PERIOD)).await;
+        while self.began.get().is_none() {
+            self.starts.notified().await;
+        }
+        while !self.left().is_zero() {
+            sleep(self.left()).await;
         }
     }
 }
@@ -163,5 +167,15 @@ mod tests {
         none.begin();
         assert_eq!(none.left(), Duration::ZERO);
         block_on(none.over());
+    }
+
+    #[tokio::test]
+    async fn a_waiter_for_its_end_wakes_when_the_stop_starts() {
+        let time = StopTime::new(Duration::from_millis(5));
+        tokio::join!(time.over(), async {
+            sleep(Duration::from_millis(20)).await;
+            time.begin();
+        });
+        assert_eq!(time.left(), Duration::ZERO);
     }
 }

@@ -2,7 +2,7 @@
 //! of the machine that tests use; [`usage`] is about wrong command lines and configurations, [`objects`] about single objects, [`tree`]
 //! about whole folders, [`transfer`] about the contents that they hold or not, [`folding`] about names that a file system does not
 //! distinguish, [`tarball`] about tars, [`timeouts`] about servers that do not answer, [`from_redis`] about strings of Redis, [`serve`]
-//! about the server, [`watch`] about watching it, [`check`] and [`damage`] about damage, [`backup`] about backups, [`last_backup`]
+//! about the server, [`idle`] about one without clients, [`watch`] about watching it, [`check`] and [`damage`] about damage, [`backup`] about backups, [`last_backup`]
 //! about the one that `stat` shows, [`format`](mod@format) about new stores, [`grow`] about stores that become larger, [`read_only`]
 //! about stores that cannot be written, [`kill`] about stores after a kill, [`linear`] about answers to clients over kills, [`keys`]
 //! about strange keys, [`containers`] about little memory, [`no_room`] about file systems without room, [`memory`] and [`load`] about
@@ -28,6 +28,7 @@ mod format;
 mod from_redis;
 mod grow;
 mod harness;
+mod idle;
 mod increments;
 mod keys;
 mod kill;

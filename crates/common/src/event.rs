@@ -1,15 +1,15 @@
-//! Small tools for tasks of any runtime: a list of wakers, and a value that one task at a time takes and returns; and a thread's bell.
+//! Small tools for tasks of any runtime: a list of wakers, and a value that one task at a time takes and returns. And for threads: a bell,
+//! and the list of those that sleep until something happens.
 
 use std::future::poll_fn;
 use std::ops::{Deref, DerefMut};
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 use std::task::{Poll, Waker};
-use std::thread::{self, Thread};
 use std::time::Duration;
 
-use shoal_base::sync::atomic::{AtomicBool, Ordering};
-
 use super::sync::Mutex;
+use super::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
+use super::sync::thread::{self, Thread};
 
 /// Tasks that wait until the state of the store changes.
 #[derive(Default)]
@@ -161,7 +161,80 @@ impl Bell {
     pub fn wait(&self, timeout: Duration) {
         if !self.rung.swap(false, Ordering::AcqRel) {
             thread::park_timeout(timeout);
-            self.rung.store(false, Ordering::Release);
+            // Not a store: this must see what a thread did before its ring, if that ring finds the earlier one and wakes nobody.
+            self.rung.swap(false, Ordering::AcqRel);
         }
+    }
+
+    /// Returns true if the bell was rung since the last call. For a thread with several bells; it waits with [`Self::wait_for_any`].
+    #[inline]
+    pub fn take_ring(&self) -> bool {
+        self.rung.swap(false, Ordering::AcqRel)
+    }
+
+    /// Waits, on the thread of these bells, until one of them rings, at most for the timeout. Leaves the ring to [`Self::take_ring`].
+    pub fn wait_for_any<'a>(mut bells: impl Iterator<Item = &'a Self>, timeout: Duration) {
+        if !bells.any(|bell| bell.rung.load(Ordering::Acquire)) {
+            // A ring after the check makes this return at once.
+            thread::park_timeout(timeout);
+        }
+    }
+}
+
+/// The threads that sleep because nothing happens.
+///
+/// A thread polls its state at short intervals while something happens. When nothing did for a while, it announces its sleep, looks once
+/// more, and then waits for its bell for a long time. Whoever changes the state calls [`happened`](Self::happened) afterwards, which costs a
+/// counter, and one system call for each sleeper. No change is missed: either the last look sees it, or the announcement is seen.
+#[derive(Default)]
+pub struct Sleepers {
+    /// Changes so far. The order of this counter and of `announced` among all threads is the protocol: both are sequentially consistent.
+    events: AtomicU64,
+    announced: AtomicBool,
+    bells: Mutex<Vec<Arc<Bell>>>,
+}
+
+impl Sleepers {
+    /// The number of changes so far.
+    #[inline]
+    pub fn events(&self) -> u64 {
+        self.events.load(Ordering::SeqCst)
+    }
+
+    /// Notes a change of the state that the threads look at, and wakes the sleepers.
+    #[inline]
+    pub fn happened(&self) {
+        self.events.fetch_add(1, Ordering::SeqCst);
+        // For loom, to which only fences are sequentially consistent.
+        fence(Ordering::SeqCst);
+        self.wake();
+    }
+
+    /// Wakes the sleepers after a change that they see without the counter, stored sequentially consistent. Cheap while nobody sleeps.
+    #[inline]
+    pub fn wake(&self) {
+        if self.announced.load(Ordering::SeqCst) {
+            self.ring();
+        }
+    }
+
+    #[cold]
+    fn ring(&self) {
+        if self.announced.swap(false, Ordering::SeqCst) {
+            let bells = std::mem::take(&mut *self.bells.lock());
+            bells.iter().for_each(|bell| bell.ring());
+        }
+    }
+
+    /// Announces that the thread of `bell` sleeps soon. It looks at its state once more before it does.
+    pub fn announce(&self, bell: &Arc<Bell>) {
+        {
+            let mut bells = self.bells.lock();
+            if !bells.iter().any(|other| Arc::ptr_eq(other, bell)) {
+                bells.push(bell.clone());
+            }
+        }
+        self.announced.store(true, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
     }
 }

@@ -15,7 +15,9 @@ pub mod options;
 pub mod problem;
 pub mod units;
 
-/// Locks under one name: the engine's models replace them.
+/// Locks, atomics and sleeping threads under one name: the engine's models replace them.
 mod sync {
-    pub(crate) use shoal_base::sync::Mutex;
+    pub(crate) use std::thread;
+
+    pub(crate) use shoal_base::sync::{Mutex, atomic};
 }

@@ -14,7 +14,7 @@ use crate::memory::Ledger;
 use crate::options::Durability;
 use crate::timing::TurnFigures;
 
-/// Interval at which a thread checks the limits of time of its connections; it sleeps no longer.
+/// Interval at which a thread checks the limits of time of its connections; while it has any, it sleeps no longer.
 pub(crate) const CHECK_PERIOD: Duration = Duration::from_secs(1);
 
 /// Acknowledged writes of one thread that need not be durable yet, in the relaxed mode.

@@ -12,7 +12,7 @@ use shoal_frontend::{ListenError, Listeners, listen_on_all};
 use tokio::net::TcpStream;
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
-use tokio::time::{MissedTickBehavior, interval, sleep};
+use tokio::time::sleep;
 
 use crate::admission::{Admission, AdmittedConnection, Leaves};
 use crate::auth::Gate;
@@ -31,9 +31,6 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// Connections without credentials that are closed if the process has no descriptor for a new one.
 const EVICTED_FOR_FILES: usize = 64;
-
-/// Pause between two checks that the store takes writes.
-const HEALTH_PAUSE: Duration = Duration::from_millis(500);
 
 /// The missing protection if other machines are refused, and the options by which the operator adds it.
 const NOT_SAFE: (&str, &str) =
@@ -172,14 +169,7 @@ impl Server {
 
 /// Sets the health to "not serving" when the store stops taking writes, which is for good. Runs for ever.
 async fn tell_health(dispatch: &Dispatch, store: &Store) {
-    let mut looks = interval(HEALTH_PAUSE);
-    looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let reason = loop {
-        looks.tick().await;
-        if let Some(reason) = store.stat().poisoned {
-            break reason;
-        }
-    };
+    let reason = store.failed().await;
     tracing::error!("the store is read-only: {reason}");
     dispatch.standard.set_serving(false).await;
     std::future::pending().await

@@ -74,10 +74,11 @@ impl View {
     }
 
     fn summary(&self) -> Summary<'_> {
-        match &self.before {
+        let summary = match &self.before {
             Some(before) => Summary::between(before, &self.now, self.apart),
             None => Summary::new(&self.now),
-        }
+        };
+        summary.without_own()
     }
 }
 

@@ -66,7 +66,7 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
         )
         .into());
     }
-    let objects = arguments.store.open(Access::Read).await?;
+    let objects = arguments.store.over_one_connection().open(Access::Read).await?;
     let first = objects.stat().await.context("cannot get the figures of the server")?;
     if arguments.once || !stdout().is_terminal() {
         return print_once(&objects, first, arguments.every).await;

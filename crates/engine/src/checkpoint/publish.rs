@@ -61,6 +61,15 @@ pub(crate) struct Changes {
     pub losses: Option<Losses>,
 }
 
+impl Changes {
+    /// Returns true if the store's threads may find work because of these changes: it is more than the clocks and the tail of the log.
+    fn makes_work(&self) -> bool {
+        let has_space = !self.taken.is_empty() || !self.freed.is_empty() || self.device_blocks.is_some();
+        let has_places = self.layout.is_some() || self.log_prepared.is_some() || self.moved_log.is_some();
+        self.tablet.is_some() || has_space || has_places
+    }
+}
+
 impl Checkpointer {
     /// Publishes `changes`; returns the new superblock's number.
     ///
@@ -79,6 +88,7 @@ impl Checkpointer {
     }
 
     async fn publish_with(&self, changes: Changes, step: u64, is_last: bool) -> Result<u64> {
+        let makes_work = changes.makes_work();
         let mut newest = self.publisher.take().await;
         self.log.poison.check()?;
         self.check_sole_writer(&newest, is_last).await?;
@@ -87,6 +97,9 @@ impl Checkpointer {
             _ if injected(Bug::FailedSuperblockForgiven) => {}
             _ => self.log.fail(format!("a superblock could not be published ({error})")),
         })?;
+        if makes_work {
+            self.log.committer.sleepers.happened();
+        }
         Ok(newest.number)
     }
 

@@ -126,7 +126,9 @@ impl Checkpointer {
     /// compact.
     pub(crate) async fn compact_after(&self, fresh: u64) {
         if let Some(helpers) = &self.helpers {
-            helpers.compaction.ring();
+            if fresh > 0 {
+                helpers.compaction.ring();
+            }
             return;
         }
         let mut credit = fresh.saturating_mul(COMPACTED_PER_FRESH);

@@ -32,8 +32,10 @@ const WALK_SHARE: u32 = 10;
 const FOUND_MUCH: u64 = 8;
 /// Room is short while less than one part in this many of the store is free.
 const ROOM_SHORT: u64 = 8;
-/// The reaper checks for work this often.
-const REAPER_PERIOD: Duration = Duration::from_millis(100);
+/// The reaper checks for work this often while something happens.
+pub(crate) const REAPER_PERIOD: Duration = Duration::from_millis(100);
+/// And this often at least while any object has a deadline: the wall clock may be set, and the clocks are stored from time to time.
+const CLOCK_PERIOD: Duration = Duration::from_secs(1);
 /// The shortest and the longest rest between two walks.
 const WALK_REST: RangeInclusive<u64> = 1_000_000_000..=60_000_000_000;
 
@@ -96,29 +98,41 @@ impl Inner {
         Ok(may_be_more)
     }
 
-    /// One round of the reaper: some deletions, and a step of the walk. Returns the wait until the next round.
+    /// One round of the reaper: some deletions, and a step of the walk. Returns the wait until the next round; `None` if nothing is due
+    /// before the time of [`next_reap_in`](Self::next_reap_in).
     ///
     /// # Errors
     /// As a delete.
-    pub(crate) async fn reap_round(&self) -> Result<Duration> {
+    pub(crate) async fn reap_round(&self) -> Result<Option<Duration>> {
         if self.reap_due().await? {
-            return Ok(Duration::ZERO);
+            return Ok(Some(Duration::ZERO));
         }
         // A writer that needs room also walks.
-        let Some(mut walk) = self.maintenance.walk.try_take() else { return Ok(REAPER_PERIOD) };
+        let Some(mut walk) = self.maintenance.walk.try_take() else { return Ok(Some(REAPER_PERIOD)) };
         let is_short = self.is_room_short();
         if !self.continues(&mut walk, is_short) {
-            return Ok(REAPER_PERIOD);
+            return Ok(None);
         }
         let began_ns = self.now_ns();
         let pass = self.walk_some(&mut walk).await?;
         let took = Duration::from_nanos(self.now_ns().saturating_sub(began_ns));
-        Ok(match () {
+        let wait = match () {
             () if pass.found(FOUND_MUCH) => Duration::ZERO,
             () if is_short => took,
             () => took * (WALK_SHARE - 1),
+        };
+        Ok(Some(wait.min(REAPER_PERIOD)))
+    }
+
+    /// The time until the reaper must look again if nothing is written meanwhile.
+    pub(crate) fn next_reap_in(&self) -> Duration {
+        if !self.may_have_deadlines() {
+            return Duration::MAX;
         }
-        .min(REAPER_PERIOD))
+        let Some(walk) = self.maintenance.walk.try_take() else { return REAPER_PERIOD };
+        let (remembered_ns, forgotten_ns) = self.maintenance.expiring.next_in_ns(self.expiry_now());
+        let rests_ns = walk.next_ns.saturating_sub(self.now_ns());
+        Duration::from_nanos(remembered_ns.min(forgotten_ns.max(rests_ns))).min(CLOCK_PERIOD)
     }
 
     /// Returns true if a walk is in progress, or one starts because a forgotten deadline has passed.

@@ -4,6 +4,7 @@ pub(crate) mod expire;
 pub(crate) mod own_space;
 pub(crate) mod relocation;
 pub(crate) mod room_of_values;
+pub(crate) mod schedule;
 pub(crate) mod scrub;
 pub(crate) mod stored_kind;
 pub(crate) mod verify;

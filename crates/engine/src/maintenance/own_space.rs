@@ -39,20 +39,20 @@ impl Store {
         Ok(())
     }
 
-    /// Saves the groups of the buckets with separate space, if they changed.
+    /// Saves the groups of the buckets with separate space, if they changed. Returns true if they did.
     ///
     /// # Errors
     /// As [`Self::put`].
-    pub(crate) async fn save_own_space(&self) -> Result<()> {
+    pub(crate) async fn save_own_space(&self) -> Result<bool> {
         let inner = &*self.0;
         let changes = inner.space.allocator().owner_changes();
         if inner.own.count() == 0 || *inner.own.saved.lock() == changes {
-            return Ok(());
+            return Ok(false);
         }
         let text = inner.own.text(&inner.space).into_bytes();
         self.put(&system_key(KEY), text.into(), PutOptions::default()).await?;
         *inner.own.saved.lock() = changes;
-        Ok(())
+        Ok(true)
     }
 }
 

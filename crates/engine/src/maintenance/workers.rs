@@ -1,11 +1,20 @@
-//! The store's threads: committer, applier, freer (drops applied memtables), compactor (compacts layers), grower (grows the file ahead of need),
-//! mover (moves values and tidies packed runs), reaper, scrubber, keeper (saves the groups of buckets), and watcher (checks that the data
-//! file is still there).
+//! The store's threads: the committer, and four threads that share ten jobs.
 //!
-//! The threads hold the store weakly and exit with it. Each does one kind of work; a caller can also do all of that work. All except the
-//! committer have a lower priority than the threads that serve clients: on a shared core, commits get more of the time, and an apply takes
-//! longer. The committer has short time slices: the end of a flush wakes it, and then all writers of the batch wait for it. A thread that
-//! panics poisons the store: other threads wait for its work, and must learn that it will never come.
+//! | thread | jobs, the most urgent first |
+//! |---|---|
+//! | `shoal-commit` | commits |
+//! | `shoal-apply` | applies |
+//! | `shoal-merge` | compacts layers |
+//! | `shoal-room` | grows the file ahead of need; drops applied memtables; checks that the data file is still there |
+//! | `shoal-tidy` | deletes expired objects; moves values and tidies packed runs; saves the groups of buckets; scrubs |
+//!
+//! The threads hold the store weakly and exit with it. A caller can also do all of that work. All except the committer have a lower priority
+//! than the threads that serve clients: on a shared core, commits get more of the time, and an apply takes longer. The committer has short
+//! time slices: the end of a flush wakes it, and then all writers of the batch wait for it. A thread that panics poisons the store: other
+//! threads wait for its work, and must learn that it will never come.
+//!
+//! Applies and compactions take seconds, so they have separate threads. Nothing on `shoal-room` waits for room, because writers wait for
+//! its growth; the jobs of `shoal-tidy` write objects and may wait (`docs/adr/2026-11-29-idle-threads.md`).
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -17,15 +26,15 @@ use shoal_base::task::block_on;
 use shoal_common::error::Result;
 
 use crate::gc::relocate::Progress;
+use crate::maintenance::expire::REAPER_PERIOD;
 use crate::maintenance::own_space::SAVE_PERIOD;
+use crate::maintenance::schedule::{self, Job, Next, SLEEP_MAX};
 use crate::maintenance::scrub::{ScrubPlace, ScrubReport};
 use crate::store::threads::{Duty, Worker};
 use crate::store::{Inner, Store};
 
-/// The applier checks for work this often without a wake-up.
+/// The applier checks for work this often without a wake-up while something happens.
 const APPLIER_PERIOD: Duration = Duration::from_millis(100);
-/// The freer checks for work this often without a wake-up.
-const FREER_PERIOD: Duration = Duration::from_secs(1);
 /// How often the compactor checks for work without being woken.
 const COMPACTOR_PERIOD: Duration = Duration::from_millis(500);
 /// The memtables are applied after this time even if they are small: the space of deleted objects becomes free.
@@ -40,56 +49,47 @@ const SCRUB_FIRST_NS: u64 = 600_000_000_000;
 const SCRUBBER_PERIOD: Duration = Duration::from_secs(1);
 /// Wait after a failed apply: the device may recover.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
-
-/// The work of one thread of a store until it is stopped.
-type Work = fn(&Weak<Inner>, &Worker);
+/// The patience of jobs beside a more urgent one of the same thread.
+const PATIENT: Duration = Duration::from_millis(50);
+const VERY_PATIENT: Duration = Duration::from_millis(200);
 
 /// Starts the threads.
 ///
 /// # Errors
 /// As the system.
 pub(crate) fn start(worker: &Arc<Worker>, inner: &Arc<Inner>) -> std::io::Result<()> {
-    let works: [(&str, Duty, Work); 10] = [
-        ("shoal-commit", Duty::Commit, committer),
-        ("shoal-apply", Duty::Apply, applier),
-        ("shoal-free", Duty::Free, freer),
-        ("shoal-merge", Duty::Compaction, compactor),
-        ("shoal-grow", Duty::Grow, grower),
-        ("shoal-move", Duty::Move, mover),
-        ("shoal-reap", Duty::Reap, reaper),
-        ("shoal-scrub", Duty::Scrub, scrubber),
-        ("shoal-watch", Duty::Watch, watcher),
-        ("shoal-own", Duty::Own, keeper),
+    let store = Arc::downgrade(inner);
+    worker.spawn("shoal-commit", vec![Duty::Commit], move |worker| {
+        guarded("shoal-commit", &store, || committer(&store, worker));
+    })?;
+    let mut tidy = vec![
+        Job::new(Duty::Reap, Duration::ZERO, reap),
+        Job::new(Duty::Move, PATIENT, relocate),
+        Job::new(Duty::Scrub, VERY_PATIENT, scrubber()),
     ];
-    for (name, duty, work) in works {
-        if duty != Duty::Own || inner.own.count() > 0 {
-            let store = Arc::downgrade(inner);
-            worker.spawn(name, duty, move |worker| guarded(name, work, &store, worker))?;
-        }
+    if inner.own.count() > 0 {
+        tidy.push(Job::new(Duty::Own, PATIENT, save_own_space));
+    }
+    let room = vec![
+        Job::new(Duty::Grow, Duration::ZERO, grow),
+        Job::new(Duty::Free, PATIENT, drop_applied),
+        Job::new(Duty::Watch, VERY_PATIENT, watcher()),
+    ];
+    let threads = [
+        ("shoal-apply", vec![Job::new(Duty::Apply, Duration::ZERO, applier())]),
+        ("shoal-merge", vec![Job::new(Duty::Compaction, Duration::ZERO, compact)]),
+        ("shoal-room", room),
+        ("shoal-tidy", tidy),
+    ];
+    for (name, jobs) in threads {
+        let store = Arc::downgrade(inner);
+        let duties = jobs.iter().map(Job::duty).collect();
+        worker.spawn(name, duties, move |worker| {
+            give_way();
+            guarded(name, &store, || schedule::run(jobs, &store, worker));
+        })?;
     }
     Ok(())
-}
-
-/// Runs rounds, each after the wait that the previous one returned, until the threads are stopped or a round returns `None`. A store that
-/// became read-only needs scrubs only.
-fn rounds(
-    duty: Duty,
-    store: &Weak<Inner>,
-    worker: &Worker,
-    mut round: impl FnMut(&Arc<Inner>) -> Option<Duration>,
-) {
-    give_way();
-    while !worker.is_stopped() {
-        let Some(inner) = store.upgrade() else { return };
-        if duty != Duty::Scrub && inner.log.poison.reason().is_some() {
-            return;
-        }
-        let Some(wait) = round(&inner) else { return };
-        drop(inner);
-        if !wait.is_zero() {
-            worker.wait(duty, wait);
-        }
-    }
 }
 
 /// The result of a thread's work; `None` if it failed, which is logged; the work is retried later.
@@ -98,8 +98,8 @@ fn later<T>(what: &str, result: Result<T>) -> Option<T> {
 }
 
 /// Runs `work`. A panic is an error of the program: the store is read-only from then on, and all waiting writers get an answer.
-fn guarded(name: &str, work: Work, store: &Weak<Inner>, worker: &Worker) {
-    let Err(panic) = catch_unwind(AssertUnwindSafe(|| work(store, worker))) else { return };
+fn guarded(name: &str, store: &Weak<Inner>, work: impl FnOnce()) {
+    let Err(panic) = catch_unwind(AssertUnwindSafe(work)) else { return };
     let Some(inner) = store.upgrade() else { return };
     let words = words(&*panic);
     tracing::error!("the thread {name} of the store ended by an error of the program: {words}");
@@ -131,9 +131,16 @@ fn committer(store: &Weak<Inner>, worker: &Worker) {
     }
 }
 
-fn applier(store: &Weak<Inner>, worker: &Worker) {
+/// Wakes the committer if the log needs a seal: after a publish, or after a batch that a caller committed.
+fn wake_for_seal(inner: &Inner, worker: &Worker) {
+    if inner.log.committer.wants_seal() {
+        worker.wake(Duty::Commit);
+    }
+}
+
+fn applier() -> impl FnMut(&Arc<Inner>, &Worker) -> Next + Send {
     let mut last_full_ns = 0;
-    rounds(Duty::Apply, store, worker, |inner| {
+    move |inner, worker| {
         let now_ns = inner.now_ns();
         let result = if inner.wants_apply() {
             block_on(inner.checkpointer.apply_fullest())
@@ -145,143 +152,161 @@ fn applier(store: &Weak<Inner>, worker: &Worker) {
         };
         inner.tablets.held_streams.expire(inner.now_ns());
         inner.checkpointer.limit_snapshots();
-        inner.space.reclaim(inner.log.committer.named_superblock());
-        // The superblock of an apply may need a seal.
-        worker.wake(Duty::Commit);
+        if inner.space.reclaim(inner.log.committer.named_superblock()) > 0 {
+            inner.log.committer.sleepers.happened();
+        }
+        wake_for_seal(inner, worker);
         inner.checkpointer.pause(|| worker.is_stopped());
-        Some(match later("an apply failed and will be tried again", result) {
-            Some(()) if inner.wants_apply() => Duration::ZERO,
-            Some(()) => APPLIER_PERIOD,
-            None => RETRY_AFTER,
-        })
-    });
+        match later("an apply failed and will be tried again", result) {
+            Some(()) if inner.wants_apply() => Next::After(Duration::ZERO),
+            Some(()) if inner.awaits_applier() => Next::After(APPLIER_PERIOD),
+            Some(()) => Next::idle(APPLIER_PERIOD),
+            None => Next::After(RETRY_AFTER),
+        }
+    }
 }
 
-/// Drops applied memtables.
-fn freer(store: &Weak<Inner>, worker: &Worker) {
-    rounds(Duty::Free, store, worker, |inner| {
-        if let Some(helpers) = &inner.checkpointer.helpers {
-            helpers.drop_applied();
-        }
-        Some(FREER_PERIOD)
-    });
+impl Inner {
+    /// Returns true if the applier has something to do soon, without anything that happens before: records to apply, freed blocks that
+    /// readers hold, readers with a time limit, or a seal.
+    fn awaits_applier(&self) -> bool {
+        self.tablets.all().iter().any(|tablet| tablet.first_unapplied().is_some())
+            || self.space.pending_blocks() > 0
+            || self.tablets.snapshots.count() > 0
+            || self.tablets.held_streams.is_any_held()
+            || self.log.committer.wants_seal()
+    }
+}
+
+/// Drops applied memtables. The apply that leaves one rings.
+fn drop_applied(inner: &Arc<Inner>, _: &Worker) -> Next {
+    if let Some(helpers) = &inner.checkpointer.helpers {
+        helpers.drop_applied();
+    }
+    Next::idle(SLEEP_MAX)
 }
 
 /// Compacts layers, step by step.
-fn compactor(store: &Weak<Inner>, worker: &Worker) {
-    rounds(Duty::Compaction, store, worker, |inner| {
-        let compacted = block_on(inner.checkpointer.compact_idle());
-        worker.wake(Duty::Commit);
-        Some(match later("layers could not be compacted, which will be tried again", compacted) {
-            Some(true) => Duration::ZERO,
-            Some(false) => COMPACTOR_PERIOD,
-            None => RETRY_AFTER,
-        })
-    });
+fn compact(inner: &Arc<Inner>, worker: &Worker) -> Next {
+    let compacted = block_on(inner.checkpointer.compact_idle());
+    wake_for_seal(inner, worker);
+    match later("layers could not be compacted, which will be tried again", compacted) {
+        Some(true) => Next::After(Duration::ZERO),
+        Some(false) => Next::idle(COMPACTOR_PERIOD),
+        None => Next::After(RETRY_AFTER),
+    }
 }
 
 /// Saves the assignment of groups to buckets.
-fn keeper(store: &Weak<Inner>, worker: &Worker) {
-    rounds(Duty::Own, store, worker, |inner| {
-        let saved = block_on(Store(inner.clone()).save_own_space());
-        later("which groups belong to which bucket could not be saved", saved);
-        Some(SAVE_PERIOD)
-    });
+fn save_own_space(inner: &Arc<Inner>, _: &Worker) -> Next {
+    let saved = block_on(Store(inner.clone()).save_own_space());
+    match later("which groups belong to which bucket could not be saved", saved) {
+        Some(false) => Next::idle(SAVE_PERIOD),
+        Some(true) | None => Next::After(SAVE_PERIOD),
+    }
 }
 
-fn mover(store: &Weak<Inner>, worker: &Worker) {
-    rounds(Duty::Move, store, worker, |inner| {
-        let debt = Duration::from_nanos(inner.relocator.wait_ns());
-        if !debt.is_zero() {
-            // The load may stop meanwhile.
-            return Some(debt.min(MOVER_PERIOD));
+/// Moves values and tidies packed runs.
+fn relocate(inner: &Arc<Inner>, worker: &Worker) -> Next {
+    let debt = Duration::from_nanos(inner.relocator.wait_ns());
+    if !debt.is_zero() {
+        // The load may stop meanwhile.
+        return Next::After(debt.min(MOVER_PERIOD));
+    }
+    match later("relocation failed and will be tried again", block_on(inner.relocator.step())) {
+        Some(Progress::Worked) => {
+            wake_for_seal(inner, worker);
+            Next::After(Duration::ZERO)
         }
-        Some(match later("relocation failed and will be tried again", block_on(inner.relocator.step())) {
-            Some(Progress::Worked) => {
-                worker.wake(Duty::Commit);
-                Duration::ZERO
-            }
-            Some(Progress::Idle) => MOVER_PERIOD,
-            None => RETRY_AFTER,
-        })
-    });
+        Some(Progress::Idle) if inner.relocator.awaits_readers() => Next::After(MOVER_PERIOD),
+        Some(Progress::Idle) => {
+            let latest = inner.relocator.next_round_in().unwrap_or(SLEEP_MAX).min(SLEEP_MAX);
+            Next::Idle { look: MOVER_PERIOD, latest }
+        }
+        None => Next::After(RETRY_AFTER),
+    }
 }
 
-fn grower(store: &Weak<Inner>, worker: &Worker) {
-    rounds(Duty::Grow, store, worker, |inner| {
-        let mut wait = GROWER_PERIOD;
-        inner.checkpointer.note_rate();
-        if inner.log.committer.room.awaits_opening() {
-            return Some(match block_on(inner.look_for_room()) {
-                Ok(()) => Duration::ZERO,
-                Err(_) => RETRY_AFTER,
-            });
+/// Grows the file and prepares the log ahead of need.
+fn grow(inner: &Arc<Inner>, _: &Worker) -> Next {
+    let mut next = Next::idle(GROWER_PERIOD);
+    inner.checkpointer.note_rate();
+    if inner.log.committer.room.awaits_opening() {
+        return Next::After(match block_on(inner.look_for_room()) {
+            Ok(()) => Duration::ZERO,
+            Err(_) => RETRY_AFTER,
+        });
+    }
+    if inner.checkpointer.wants_log() {
+        match later("the log could not be prepared", block_on(inner.checkpointer.prepare_log(0))) {
+            Some(true) => return Next::After(Duration::ZERO),
+            Some(false) | None => next = Next::After(RETRY_AFTER),
         }
-        if inner.checkpointer.wants_log() {
-            match later("the log could not be prepared", block_on(inner.checkpointer.prepare_log(0))) {
-                Some(true) => return Some(Duration::ZERO),
-                Some(false) | None => wait = RETRY_AFTER,
-            }
+    }
+    if inner.log.poison.reason().is_none() && inner.checkpointer.wants_growth() {
+        match later("the data file could not grow", block_on(inner.checkpointer.grow_unless_freed())) {
+            Some(true) => return Next::After(Duration::ZERO),
+            // There may be room later.
+            Some(false) | None => next = Next::After(RETRY_AFTER * 10),
         }
-        if inner.log.poison.reason().is_none() && inner.checkpointer.wants_growth() {
-            match later("the data file could not grow", block_on(inner.checkpointer.grow_unless_freed())) {
-                Some(true) => return Some(Duration::ZERO),
-                // There may be room later.
-                Some(false) | None => wait = RETRY_AFTER * 10,
-            }
-        }
-        Some(wait)
-    });
+    }
+    next
 }
 
-fn reaper(store: &Weak<Inner>, worker: &Worker) {
-    rounds(Duty::Reap, store, worker, |inner| {
-        later("cannot store the times of the clocks", block_on(inner.keep_time()));
-        let reaped = block_on(inner.reap_round());
-        Some(later("expired objects could not be found or deleted", reaped).unwrap_or(RETRY_AFTER))
-    });
+fn reap(inner: &Arc<Inner>, worker: &Worker) -> Next {
+    later("cannot store the times of the clocks", block_on(inner.keep_time()));
+    wake_for_seal(inner, worker);
+    let reaped = block_on(inner.reap_round());
+    match later("expired objects could not be found or deleted", reaped) {
+        Some(Some(wait)) => Next::After(wait),
+        Some(None) => Next::Idle { look: REAPER_PERIOD, latest: inner.next_reap_in().min(SLEEP_MAX) },
+        None => Next::After(RETRY_AFTER),
+    }
 }
 
 /// Checks that the data file is still at its place, has its length, and belongs to this store only: writes to another file would be lost.
 /// Also checks the room of its file system and the progress of writes. An idle machine wakes up for all of that once per period.
-fn watcher(store: &Weak<Inner>, worker: &Worker) {
+fn watcher() -> impl FnMut(&Arc<Inner>, &Worker) -> Next + Send {
     let mut is_first = true;
-    rounds(Duty::Watch, store, worker, |inner| {
+    move |inner, _| {
         // The opening itself wrote the superblock that the first check would find.
         let lost = if is_first { None } else { block_on(inner.checkpointer.lost_file()) };
         is_first = false;
         let Some(what) = lost else {
             block_on(inner.try_room_of_values());
             inner.look_at_writes();
-            return Some(Duration::from_nanos(inner.tuning.file_look_ns));
+            return Next::After(Duration::from_nanos(inner.tuning.file_look_ns));
         };
         // The next driver refuses the queued records.
         inner.log.lose_file(what);
         block_on(inner.log.committer.commit_all());
-        None
-    });
+        Next::Ended
+    }
 }
 
 /// Reads everything from time to time, at a rate that leaves the device to requests.
-fn scrubber(store: &Weak<Inner>, worker: &Worker) {
+fn scrubber() -> impl FnMut(&Arc<Inner>, &Worker) -> Next + Send {
     let (mut place, mut due_ns) = (ScrubPlace::default(), None);
-    rounds(Duty::Scrub, store, worker, |inner| {
+    move |inner, _| {
         let (now_ns, rate, every_ns) =
             (inner.now_ns(), inner.tuning.scrub_bytes_per_s, inner.tuning.scrub_every_ns);
+        if rate == 0 {
+            return Next::Ended;
+        }
         let due = *due_ns.get_or_insert(now_ns.saturating_add(SCRUB_FIRST_NS.min(every_ns)));
-        if rate == 0 || now_ns < due {
-            return Some(SCRUBBER_PERIOD);
+        if now_ns < due {
+            let latest = Duration::from_nanos(due - now_ns).min(SLEEP_MAX);
+            return Next::Idle { look: SCRUBBER_PERIOD, latest };
         }
         let mut report = ScrubReport::default();
-        assert!(rate > 0, "the wait after a piece is its bytes by the rate");
         let scrubbed = block_on(inner.scrub_some(&mut place, &mut report));
-        Some(match later("a scrub was interrupted and continues later", scrubbed) {
+        match later("a scrub was interrupted and continues later", scrubbed) {
             Some(true) => {
                 due_ns = Some(now_ns.saturating_add(every_ns));
-                SCRUBBER_PERIOD
+                Next::After(SCRUBBER_PERIOD)
             }
-            Some(false) => Duration::from_secs_f64(report.bytes as f64 / rate as f64),
-            None => RETRY_AFTER,
-        })
-    });
+            Some(false) => Next::After(Duration::from_secs_f64(report.bytes as f64 / rate as f64)),
+            None => Next::After(RETRY_AFTER),
+        }
+    }
 }

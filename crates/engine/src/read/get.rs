@@ -265,7 +265,7 @@ impl Inner {
             Some(record) if record.kind() == RecordKind::Delete => return TryGet::Shown(show(None)),
             Some(record) => (Lsn(record.lsn_raw()), record.body_bytes()),
             None => {
-                self.tablets.note_searches(&view, 1);
+                self.note_searches(&view, 1);
                 let tree = tree_of(self.identity, view.tablet);
                 match view.trees.try_find(tree, &PoolPages::new(&self.pool), key.encoded()) {
                     Ok(Searched::Absent) => return TryGet::Shown(show(None)),
@@ -310,9 +310,17 @@ impl Inner {
         }
     }
 
+    /// Notes that reads search the trees of a view for `keys` keys: they pay for compactions, so a compactor that sleeps looks again.
+    pub(crate) fn note_searches(&self, view: &View, keys: usize) {
+        if !view.trees.layers.list.is_empty() {
+            self.tablets.note_searches(view, keys);
+            self.log.committer.sleepers.wake();
+        }
+    }
+
     /// Like [`Self::find_in_tree`], but from memory only.
     fn try_find_in_tree(&self, view: &View, key: &[u8]) -> Result<Searched<FoundEntry>> {
-        self.tablets.note_searches(view, 1);
+        self.note_searches(view, 1);
         let tree = tree_of(self.identity, view.tablet);
         Ok(match view.trees.try_find(tree, &PoolPages::new(&self.pool), key)? {
             Searched::Found(found) => Searched::Found(entry_of_leaf(found)?),

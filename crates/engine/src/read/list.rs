@@ -151,7 +151,7 @@ impl<'a> Lister<'a> {
         let given = self.page.entries.len() + self.page.common_prefixes.len();
         self.inner.counters.note_passed(self.passed as u64);
         for stream in merge.streams.iter().filter(|_| self.frozen.is_none()) {
-            self.inner.tablets.note_searches(&stream.view, given.div_ceil(tablets.len()));
+            self.inner.note_searches(&stream.view, given.div_ceil(tablets.len()));
         }
         assert!(
             given <= self.limit || injected(Bug::PageWithoutEnd),

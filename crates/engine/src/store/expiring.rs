@@ -86,6 +86,17 @@ impl Expiring {
         due.store.is_empty() && due.wall.is_empty()
     }
 
+    /// Nanoseconds until the first remembered deadline passes, and until the first forgotten one does.
+    pub(crate) fn next_in_ns(&self, now: Now) -> (u64, u64) {
+        let due = self.0.lock();
+        let first = |deadlines: &Deadlines| deadlines.first().map_or(u64::MAX, |(ns, _)| *ns);
+        let until = |store_ns: u64, wall_ns: u64| {
+            store_ns.saturating_sub(now.store_ns).min(wall_ns.saturating_sub(now.wall_ns))
+        };
+        let forgotten = due.forgotten.map_or(u64::MAX, |first| until(first.store_ns, first.wall_ns));
+        (until(first(&due.store), first(&due.wall)), forgotten)
+    }
+
     /// Takes up to [`DELETED_MAX`] keys whose deadlines have passed.
     pub(crate) fn take(&self, now: Now) -> Vec<Taken> {
         let mut due = self.0.lock();
@@ -176,6 +187,8 @@ mod tests {
         assert!(!first_forgotten((1 << 40) - 1_000));
         assert!(first_forgotten(1 << 40) && !first_forgotten(1 << 40));
         assert!(expiring.0.lock().bytes <= REMEMBERED_BYTES_MAX);
+        let soonest = (1 << 40) - ((room as u64 + 999) & !1);
+        assert_eq!(expiring.next_in_ns(Now { store_ns: soonest - 7, wall_ns: 0 }), (7, u64::MAX));
         let last = (room as u64 + 999) & !1;
         let first = expiring.take(Now { store_ns: u64::MAX, wall_ns: 0 });
         assert_eq!(first[0].1[..], last.to_le_bytes());

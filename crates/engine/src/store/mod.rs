@@ -70,6 +70,11 @@ impl Store {
         self.0.log.poison.failure().map(str::to_owned)
     }
 
+    /// Waits until the store accepts no more writes after a failure; returns the reason. Never completes before.
+    pub async fn failed(&self) -> String {
+        self.0.log.poison.failed().await
+    }
+
     /// The damaged ranges of encoded keys met since the store was opened, at most about 64, with neighbours joined. A
     /// [listing](Store::list) of all keys finds all damaged ranges.
     #[must_use]
@@ -206,7 +211,10 @@ impl Inner {
         &self,
         attempt: impl Fn() -> std::result::Result<T, Shortage> + Send + Sync,
     ) -> Result<T> {
-        let shortage = match attempt() {
+        let claimed = attempt();
+        // A long value takes space for a long time before its record is committed: the file grows ahead of it.
+        self.log.committer.sleepers.wake();
+        let shortage = match claimed {
             Ok(claimed) => return Ok(claimed),
             Err(shortage) => shortage,
         };

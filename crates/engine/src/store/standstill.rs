@@ -1,6 +1,6 @@
 //! Notices that no write gets through: each one is refused as full, or the device does not make any durable.
 //!
-//! The watch of the data file looks every few seconds. Writes get through while the durable number of the log moves. A
+//! The watch of the data file looks every few seconds, and so does each question for the reason. Writes get through while the durable number of the log moves. A
 //! refused write counts until another one gets through or its room is there again, so a store without writes while it
 //! is not ready becomes ready again by itself. A write pays only for a refusal.
 

@@ -381,6 +381,8 @@ impl Store {
     /// device makes none durable. `None` again when one gets through, or when there is room for the one that was refused.
     #[must_use]
     pub fn standstill_reason(&self) -> Option<String> {
+        // The thread that looks otherwise may hang in the same device.
+        self.0.look_at_writes();
         let no_room = self.0.log.committer.room.reason_of_any();
         let full = match (no_room, self.0.checkpointer.growth.cannot_grow()) {
             (Some(why), _) => format!("the data file has no room: {why}"),

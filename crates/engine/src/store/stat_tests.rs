@@ -1,6 +1,9 @@
 //! Figures for people: objects that only the log holds, commits, scrubs in the background.
 
+use std::sync::Arc;
 use std::time::Duration;
+
+use shoal_base::ManualClock;
 
 use crate::testing::fixtures::{self, in_memory_as, key, open_in};
 use crate::{Environment, FormatOptions, OpenOptions, RejectRules, Store, Tuning, block_on};
@@ -79,6 +82,20 @@ fn layers_and_their_compactions_are_counted() {
     let stat = store.stat();
     assert!(stat.layers < 8 && stat.merges >= 1 && stat.merged_bytes > 0, "{stat:?}");
     assert_eq!(stat.objects, 4000);
+}
+
+/// Symptom: a thread that hung in the device hid that writes hung there, too. Now the question looks itself.
+#[test]
+fn a_standstill_is_found_by_asking_for_it() {
+    let clock = Arc::new(ManualClock::new(1_000));
+    let environment = Environment { clock: clock.clone(), ..Environment::default() };
+    let options = OpenOptions { background: false, ..OpenOptions::default() };
+    let store = open_in(&in_memory_as(&FormatOptions::for_blocks(BLOCKS)), options, environment);
+    assert_eq!(store.standstill_reason(), None);
+    store.0.maintenance.standstill.refused(u64::MAX);
+    assert_eq!(store.standstill_reason(), None);
+    clock.advance(11_000_000_000);
+    assert!(store.standstill_reason().unwrap().contains("no write got through for 11 s"));
 }
 
 #[test]

@@ -1,4 +1,5 @@
-//! The threads of a store: waking and stopping them. Their work is in `maintenance/workers.rs`.
+//! The threads of a store: waking and stopping them. Their work is in `maintenance/workers.rs`, and the order of the jobs of a thread in
+//! `maintenance/schedule.rs`.
 
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
@@ -10,7 +11,7 @@ use shoal_common::event::Bell;
 
 use crate::checkpoint::checkpointer::Helpers;
 
-/// The work of one thread of a store.
+/// A job of the store's threads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Duty {
     Commit,
@@ -31,7 +32,7 @@ pub(crate) enum Duty {
 
 const DUTIES: usize = Duty::Watch as usize + 1;
 
-/// The threads of a store, at most one for each duty.
+/// The threads of a store. Each does one job or several, and each job is one thread's.
 pub(crate) struct Worker {
     /// The bell of the commit thread belongs to the committer.
     bells: [Arc<Bell>; DUTIES],
@@ -46,20 +47,20 @@ impl Worker {
         Arc::new(Self { bells, stop: AtomicBool::new(false), threads: Mutex::default() })
     }
 
-    /// Starts the thread of a duty.
+    /// Starts the thread that does these jobs.
     ///
     /// # Errors
     /// As the system.
     pub(crate) fn spawn(
         self: &Arc<Self>,
         name: &str,
-        duty: Duty,
+        duties: Vec<Duty>,
         work: impl FnOnce(&Self) + Send + 'static,
     ) -> std::io::Result<()> {
         assert!(!self.is_stopped(), "a store that closes starts no thread");
         let worker = self.clone();
         let body = move || {
-            worker.bells[duty as usize].attach();
+            duties.iter().for_each(|&duty| worker.bells[duty as usize].attach());
             work(&worker);
         };
         self.threads.lock().push(thread::Builder::new().name(name.into()).spawn(body)?);
@@ -73,13 +74,18 @@ impl Worker {
 
     /// The threads that applies leave work to.
     pub(crate) fn helpers(&self) -> Helpers {
-        let bell = |duty: Duty| self.bells[duty as usize].clone();
+        let bell = |duty: Duty| self.bell(duty).clone();
         Helpers::new(bell(Duty::Compaction), bell(Duty::Free), bell(Duty::Apply))
     }
 
     /// Waits, on the thread of this duty, until it is woken, at most for `timeout`.
     pub(crate) fn wait(&self, duty: Duty, timeout: Duration) {
         self.bells[duty as usize].wait(timeout);
+    }
+
+    /// The bell of a duty.
+    pub(crate) fn bell(&self, duty: Duty) -> &Arc<Bell> {
+        &self.bells[duty as usize]
     }
 
     /// Stops the threads and waits for them. If one of them calls this (it may be the last user of the store), it

@@ -15,12 +15,13 @@ pub(crate) struct LayerSearches(AtomicU64);
 impl LayerSearches {
     pub(crate) fn note(&self, searches: usize) {
         if searches > 0 {
-            self.0.fetch_add(searches as u64, Ordering::Relaxed);
+            // In one order with the announcement of a compactor that falls asleep (`common::event::Sleepers`).
+            self.0.fetch_add(searches as u64, Ordering::SeqCst);
         }
     }
 
     pub(crate) fn count(&self) -> u64 {
-        self.0.load(Ordering::Relaxed)
+        self.0.load(Ordering::SeqCst)
     }
 
     /// Subtracts `price`, and drops all searches above `most`: years of reads must not pay for the compactions of the next load.

@@ -25,6 +25,11 @@ impl HeldStreams {
         all.push(held);
     }
 
+    /// Returns true if any reader holds space.
+    pub(crate) fn is_any_held(&self) -> bool {
+        self.0.lock().iter().any(|held| held.strong_count() > 0)
+    }
+
     /// Releases the space of all holdings that expired before `now_ns`.
     pub(crate) fn expire(&self, now_ns: u64) {
         let all: Vec<Arc<dyn HoldsSpace>> = self.0.lock().iter().filter_map(Weak::upgrade).collect();

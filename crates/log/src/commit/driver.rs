@@ -22,7 +22,9 @@ use super::who_commits::{Facts, Moment, QUICK_BATCH_NS_MAX, TURN_WRITES_MAX, Who
 use crate::record::Record;
 
 /// The committer checks its queue this often even without a wake-up.
-const PERIOD: Duration = Duration::from_secs(1);
+const PERIOD: Duration = Duration::from_secs(10);
+/// Pause between two tries of a seal that finds no room.
+const RETRY_AFTER: Duration = Duration::from_secs(1);
 /// The longest wait of the committer's thread for the end of a turn. A turn of a dispatch thread rarely takes longer.
 const TURN_WAIT_MAX: Duration = Duration::from_millis(1);
 
@@ -175,7 +177,7 @@ impl Committer {
         block_on(self.seal());
         // A caller that found the driver's place taken meanwhile relies on this thread.
         block_on(self.commit_all());
-        (!self.has_work()).then_some(PERIOD)
+        (!self.has_work()).then_some(if self.wants_seal() { RETRY_AFTER } else { PERIOD })
     }
 
     /// Runs `work`, and requests the commit of the writes that it queues at its end, or earlier if there are many.

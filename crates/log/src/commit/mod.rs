@@ -21,7 +21,7 @@ use shoal_base::sync::Mutex;
 use shoal_base::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use shoal_base::{BLOCK_BYTES, Clock, Lsn};
 use shoal_common::error::{Error, Result};
-use shoal_common::event::{Bell, Notifier, Token, TokenGuard};
+use shoal_common::event::{Bell, Notifier, Sleepers, Token, TokenGuard};
 use shoal_common::injected_bug::{Bug, injected};
 use shoal_device::{Device, IoBuf};
 use shoal_pool::Pool;
@@ -94,6 +94,8 @@ pub struct Committer {
     thread: CommitThread,
     /// Notifies when the durable number, a marker or the tail moves.
     pub moved: Notifier,
+    /// The store's threads that sleep until records are written, or a superblock that makes work for them.
+    pub sleepers: Sleepers,
     poison: Arc<Poison>,
     /// The lack of room for log and superblock in the data file.
     pub room: Room,
@@ -161,6 +163,7 @@ impl Committer {
             clock: start.clock,
             thread: CommitThread::new(start.bell),
             moved: Notifier::default(),
+            sleepers: Sleepers::default(),
             poison,
             room: Room::default(),
             unwritten: OnceLock::new(),
@@ -459,6 +462,7 @@ impl Committer {
                 }
                 // Markers may have been reached, and unused reserved blocks are free again.
                 self.moved.notify();
+                self.sleepers.happened();
             }
             Err(error) => {
                 self.fail(&error);

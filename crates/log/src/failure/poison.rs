@@ -5,6 +5,7 @@ use std::future::Future;
 use std::sync::OnceLock;
 
 use shoal_common::error::{Error, Result};
+use shoal_common::event::Notifier;
 use shoal_common::injected_bug::{Bug, injected};
 
 use super::fence::Fence;
@@ -18,6 +19,8 @@ pub struct Poison {
     /// The store was opened read-only: no operation failed.
     opened_read_only: bool,
     fence: Fence,
+    /// Notifies when the reason is set.
+    happened: Notifier,
 }
 
 impl Poison {
@@ -36,6 +39,7 @@ impl Poison {
             tracing::error!(
                 "the store is read-only from now on: {reason}; reads continue; restart to recover from the device"
             );
+            self.happened.notify();
         }
     }
 
@@ -46,6 +50,7 @@ impl Poison {
             tracing::error!(
                 "the store is read-only from now on: {reason}; reads continue; do not restart before that"
             );
+            self.happened.notify();
         }
     }
 
@@ -63,6 +68,11 @@ impl Poison {
     /// The reason if an operation failed.
     pub fn failure(&self) -> Option<&str> {
         self.reason().filter(|_| !self.opened_read_only)
+    }
+
+    /// Waits until an operation fails; returns the reason.
+    pub(crate) async fn failed(&self) -> String {
+        self.happened.wait_until(|| self.failure().map(str::to_owned)).await
     }
 
     /// Checks that the store may be written.

@@ -1,7 +1,8 @@
 //! Models of the threads on the way to an acknowledgement (T10): loom runs every schedule of a few threads, within a bound of preemptions,
 //! and every value that a load may legally see.
 //!
-//! [`Notifier`], [`Token`] and [`Fence`] are the real ones. The committer around them is a model: the steps of `commit/mod.rs` (push under the
+//! [`Notifier`], [`Token`], [`Sleepers`] and [`Fence`] are the real ones. The committer around them is a model: the steps of
+//! `commit/mod.rs` (push under the
 //! memtable's lock, drive, number, flush, check for poison, store `durable`, wake) in the same order, without bytes. A lost wake-up is a
 //! deadlock, which loom reports.
 
@@ -10,16 +11,28 @@ use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::sync::Arc as StdArc;
 use std::task::{Context, Poll, Wake, Waker};
+use std::time::Duration;
 
 use loom::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use loom::sync::{Arc, Condvar};
 use loom::thread;
 
-use self::event::{Notifier, Token};
+use self::event::{Bell, Notifier, Sleepers, Token};
 use self::fence::Fence;
 use self::sync::Mutex;
 
 mod sync {
+    pub(crate) use loom::sync::atomic;
+
+    pub(crate) mod thread {
+        pub(crate) use loom::thread::{Thread, current};
+
+        /// There is no time: a thread that relies on it sleeps for ever.
+        pub(crate) fn park_timeout(_: std::time::Duration) {
+            loom::thread::park();
+        }
+    }
+
     /// The interface of parking_lot's mutex, over loom's.
     pub(crate) struct Mutex<T>(loom::sync::Mutex<T>);
 
@@ -418,5 +431,46 @@ fn a_token_is_handed_on() {
         *block_on(token.take()) += 1;
         thread.join().unwrap();
         assert_eq!(*block_on(token.take()), 2);
+    });
+}
+
+/// Either the last look of a thread that falls asleep sees a change, or the change rings its bell.
+#[test]
+fn no_change_is_missed_by_a_thread_that_falls_asleep() {
+    explore(|| {
+        let sleepers = StdArc::new(Sleepers::default());
+        let sleep = |sleepers: StdArc<Sleepers>| {
+            let bell = StdArc::new(Bell::default());
+            bell.attach();
+            while sleepers.events() == 0 {
+                sleepers.announce(&bell);
+                if sleepers.events() == 0 {
+                    bell.wait(Duration::MAX);
+                }
+            }
+        };
+        let threads = [sleepers.clone(), sleepers.clone()].map(|its| thread::spawn(move || sleep(its)));
+        sleepers.happened();
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
+    });
+}
+
+/// Symptom: the second of two rings woke nobody, and the thread, which the first one woke, did not see the change before it.
+#[test]
+fn a_second_ring_is_heard_while_the_first_one_wakes() {
+    explore(|| {
+        let (bell, state) = (StdArc::new(Bell::default()), StdArc::new(AtomicU64::new(0)));
+        let (its, seen) = (bell.clone(), state.clone());
+        let thread = thread::spawn(move || {
+            its.attach();
+            while seen.load(Ordering::Relaxed) < 2 {
+                its.wait(Duration::MAX);
+            }
+        });
+        for change in 1..=2 {
+            state.store(change, Ordering::Relaxed);
+            bell.ring();
+        }
+        thread.join().unwrap();
     });
 }

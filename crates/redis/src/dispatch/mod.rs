@@ -111,12 +111,13 @@ impl<'a> Dispatch<'a> {
             let sleeps = !polls && self.again.is_empty() && self.mailbox.may_sleep();
             let is_paused = self.accepting.as_ref().is_some_and(Accepting::is_paused);
             let timeout = match (sleeps, is_paused) {
-                (false, _) => Duration::ZERO,
-                (true, _) if !self.short.is_empty() => MEMORY_PAUSE,
-                (true, true) => ACCEPT_PAUSE,
-                (true, false) => CHECK_PERIOD,
+                (false, _) => Some(Duration::ZERO),
+                (true, _) if !self.short.is_empty() => Some(MEMORY_PAUSE),
+                (true, true) => Some(ACCEPT_PAUSE),
+                // Without connections there are no limits of time: an event or the mailbox ends the sleep.
+                (true, false) => (self.slots.len() > self.free.len()).then_some(CHECK_PERIOD),
             };
-            match self.poll.poll(&mut events, Some(timeout)) {
+            match self.poll.poll(&mut events, timeout) {
                 Err(error) if error.kind() != io::ErrorKind::Interrupted => return Err(error),
                 _ => {}
             }

@@ -15,6 +15,7 @@ mod discard;
 mod find;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use shoal_base::sync::Mutex;
 use shoal_base::sync::atomic::{AtomicU64, Ordering};
@@ -180,6 +181,18 @@ impl Relocator {
             return Ok(Progress::Worked);
         }
         self.discard_some().await
+    }
+
+    /// Returns true if the round waits for readers of the old places, or another thread takes a step.
+    pub(crate) fn awaits_readers(&self) -> bool {
+        self.round.try_take().is_none_or(|round| round.is_some())
+    }
+
+    /// The time until a round may start if the last one gained nothing; `None` if that is not the reason why there is none.
+    pub(crate) fn next_round_in(&self) -> Option<Duration> {
+        let until_ns = self.quiet_until_ns.load(Ordering::Relaxed);
+        let rest_ns = until_ns.saturating_sub(self.checkpointer.now_ns());
+        (rest_ns > 0).then(|| Duration::from_nanos(rest_ns))
     }
 
     /// The number of whole free groups that are missing from the reserve.
