@@ -88,19 +88,15 @@ fn reexports(lib: &Source) -> BTreeMap<String, String> {
 
 /// The first names of all paths from the crate's root in a file `depth` modules below it, with their 0-based lines.
 fn names_from_root(code: &str, depth: usize) -> Vec<(String, usize)> {
-    let up = "super::".repeat(depth);
-    let mut found = Vec::new();
+    let (up, mut found) = ("super::".repeat(depth), Vec::new());
     for prefix in ["crate::", &up] {
         for (at, _) in code.match_indices(prefix) {
             let (before, rest) = (&code[..at], &code[at + prefix.len()..]);
-            if before.ends_with(|c| is_word(c) || c == ':')
-                || before.ends_with("(in ")
-                || rest.starts_with("super::")
-            {
-                continue;
+            let is_longer = before.ends_with(|c| is_word(c) || c == ':') || before.ends_with("(in ");
+            if !is_longer && !rest.starts_with("super::") {
+                let line = before.matches('\n').count();
+                found.extend(first_names(rest).into_iter().map(|name| (name, line)));
             }
-            let line = before.matches('\n').count();
-            found.extend(first_names(rest).into_iter().map(|name| (name, line)));
         }
     }
     found

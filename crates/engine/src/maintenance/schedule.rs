@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use shoal_common::event::Bell;
 
 use crate::store::Inner;
-use crate::store::worker::{Duty, Worker};
+use crate::store::threads::{Duty, Worker};
 
 /// A thread stops looking for work at short intervals after this time in which nothing happened: the time after which memtables are
 /// applied even if they are small.

@@ -359,7 +359,7 @@ impl Committer {
     }
 
     /// Returns true if no batch promises the newest one yet, or none names the newest superblock.
-    pub(crate) fn wants_seal(&self) -> bool {
+    pub fn wants_seal(&self) -> bool {
         let unnamed = self.named.load(Ordering::Acquire) < self.published.load(Ordering::Acquire);
         self.poison.reason().is_none()
             && (unnamed || !self.sealed.load(Ordering::Acquire) || self.room.log_is_full())

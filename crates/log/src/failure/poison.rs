@@ -71,7 +71,7 @@ impl Poison {
     }
 
     /// Waits until an operation fails; returns the reason.
-    pub(crate) async fn failed(&self) -> String {
+    pub async fn failed(&self) -> String {
         self.happened.wait_until(|| self.failure().map(str::to_owned)).await
     }
 
