@@ -258,6 +258,16 @@ fn every_flipped_superblock_bit_is_detected() {
     }
 }
 
+/// An apply would take such a record back, because an opening gives the numbers after the ceiling.
+#[test]
+fn superblock_with_applied_records_above_its_ceiling_is_refused() {
+    let mut value = superblock();
+    value.lsn_ceiling = value.tablets.iter().map(|tablet| tablet.applied).max().unwrap();
+    assert!(Superblock::decode(&value.encode()).is_some());
+    value.lsn_ceiling = Lsn(value.lsn_ceiling.0 - 1);
+    assert!(Superblock::decode(&value.encode()).is_none());
+}
+
 /// The list of a tablet's layers, and a tombstone.
 #[test]
 fn layer_layout_matches_document() {

@@ -324,6 +324,8 @@ impl Superblock {
             && self.clock.is_sensible()
             && !self.tablets.is_empty()
             && self.tablets.iter().all(|tablet| tablet.is_sensible(&usable))
+            // An opening gives numbers above the ceiling only: an apply never takes a tablet's number back.
+            && self.tablets.iter().all(|tablet| tablet.applied <= self.lsn_ceiling)
     }
 }
 

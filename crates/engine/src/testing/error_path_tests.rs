@@ -285,6 +285,7 @@ fn unreadable_entry_can_be_overwritten() {
     let page = made.page(pages::leaf(made.tree(), leaf, &[(key(1).encoded(), wrong)]));
     made.root(page, 1, 1);
     made.superblock.tablets[0].applied = Lsn(7);
+    made.superblock.lsn_ceiling = Lsn(7);
     made.superblock.log_tail.first_lsn = Lsn(8);
     made.publish();
     let store = made.open().unwrap();

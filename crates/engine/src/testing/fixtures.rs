@@ -157,6 +157,7 @@ impl Fixture {
     pub(crate) fn root(&mut self, page: PageRef, height: u8, entries: u64) {
         self.superblock.tablets[0].root = Root { page: Some(page), height, entries };
         self.superblock.tablets[0].applied = Lsn(1);
+        self.superblock.lsn_ceiling = self.superblock.lsn_ceiling.max(Lsn(1));
     }
 
     /// Writes an image in which all blocks from `next` are free, and the superblock.

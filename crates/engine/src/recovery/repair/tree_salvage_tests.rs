@@ -243,6 +243,7 @@ fn unreadable_entry_is_lost() {
     let page = made.page(shoal_tree::fixtures::leaf(made.tree(), block, &[(key.encoded(), wrong)]));
     made.root(page, 1, 1);
     made.superblock.tablets[0].applied = Lsn(7);
+    made.superblock.lsn_ceiling = Lsn(7);
     made.publish();
     let recovery = recovery(&made.device);
     let record = |kind| encode_record(kind, TabletId(0), key.encoded(), &[], false);
