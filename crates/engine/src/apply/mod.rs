@@ -205,6 +205,7 @@ impl Checkpointer {
             // This apply loses pages for good: it reads each of them itself.
             self.pool.forget_all_damage();
         }
+        let _working = self.pool.budget().work();
         let frozen = view.frozen.as_deref();
         let mut work = Work::new(self, tablet.id, moves.hole_blocks, moment);
         moves.doubtful.iter().for_each(|&(block, doubt)| work.liveness.doubt(block, doubt));
@@ -333,7 +334,7 @@ impl Checkpointer {
         merge: &mut M,
         ops: &[M::Op],
     ) -> Result<(Root, Pages<'_>)> {
-        let source = PoolPages::new(&self.pool).giving_up(unread != Unread::Fails);
+        let source = PoolPages::new(&self.pool).giving_up(unread != Unread::Fails).paced_by(self.pacing());
         let mut sink = self.page_sink();
         let tree = tree_of(self.identity, tablet.id);
         let (root, filters) = (trees.base, self.wants_filters(trees));

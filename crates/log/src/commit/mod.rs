@@ -444,6 +444,7 @@ impl Committer {
             let took_ns = self.clock.monotonic_ns().saturating_sub(began_ns);
             self.last_took_ns.store(took_ns, Ordering::Relaxed);
             self.times.add(took_ns, 1);
+            self.pool.budget().note_commit(took_ns);
             written
         };
         let result = match result {
