@@ -95,6 +95,7 @@ impl<'a> Work<'a> {
                 }
                 self.add_record(record).await?;
                 progress.note(1);
+                progress.keep_pace();
             }
         }
         for step in moves {

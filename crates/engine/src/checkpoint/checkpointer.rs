@@ -72,12 +72,19 @@ pub(crate) struct Helpers {
     apply: Arc<Bell>,
     /// The pause after the newest apply, until that thread takes it.
     pub(crate) paused: Mutex<Option<Pause>>,
+    /// The time that an apply of that thread may take, in nanoseconds. Only that thread uses it.
+    pub(crate) apply_time_ns: AtomicU64,
 }
 
 impl Helpers {
     /// Threads with these bells.
     pub(crate) fn new(compaction: Arc<Bell>, free: Arc<Bell>, apply: Arc<Bell>) -> Self {
-        Self { compaction, free, applied: Mutex::default(), apply, paused: Mutex::default() }
+        Self { compaction, free, applied: Mutex::default(), apply, paused: Mutex::default(), apply_time_ns: AtomicU64::new(0) }
+    }
+
+    /// Returns true on the thread that applies.
+    pub(crate) fn is_applier(&self) -> bool {
+        self.apply.is_of_this_thread()
     }
 
     /// Passes a pause to the thread that applies. An earlier one that is still queued is over.

@@ -44,7 +44,7 @@ pub(crate) struct PoolPages<'a> {
 }
 
 /// The fill of the memtables, in thousandths, from which on background work reads as fast as it can: writers are about to wait for it.
-const LATE_PERMILLE: usize = 750;
+pub(crate) const LATE_PERMILLE: usize = 750;
 
 /// The recent damage that a source takes for granted: pages whose read failed in the last seconds and that are not read again. `shoal-pool`
 /// (`damaged.rs`) has the rule.

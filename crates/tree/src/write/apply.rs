@@ -226,7 +226,7 @@ impl<S: PageSource> LeavesAhead<'_, S> {
             leaves.extend(leaf.filter(|leaf| leaves.last() != Some(leaf)));
         }
         self.waiting += leaves.len();
-        assert!(self.waiting <= self.most, "the number of pages that are read ahead is bounded");
+        assert!(leaves.len() <= most, "the number of pages that are read ahead is bounded");
         source.prefetch(&leaves, 0, ReadHint::Apply);
     }
 }
