@@ -143,7 +143,11 @@ mod tests {
         assert_eq!(budget.depth_at(105 * MS), DEPTH_MAX);
         drop(working);
         budget.note_commit_at(106 * MS, 20 * MS);
-        assert_eq!(budget.depth_at(106 * MS), DEPTH_MAX, "no work is under way: a slow commit is not its fault");
+        assert_eq!(
+            budget.depth_at(106 * MS),
+            DEPTH_MAX,
+            "no work is under way: a slow commit is not its fault"
+        );
     }
 
     #[test]

@@ -64,7 +64,27 @@ fn ahead_ns(length_ns: u64, elapsed_ns: u64, done: usize, whole: usize) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use std::task::{Context, Waker};
+
     use super::*;
+    use crate::testing::fixtures::Fixture;
+
+    #[test]
+    fn an_apply_hurries_once_something_waits_for_its_turn() {
+        let store = Fixture::new().open().unwrap();
+        let checkpointer = &store.0.checkpointer;
+        let turn = checkpointer.applier.try_take().unwrap();
+        assert!(!checkpointer.is_apply_waited_for());
+        let mut pace = Pace::new(checkpointer, 1_000);
+        pace.keep(0, 1_000);
+        assert_eq!(pace.next, 1_000 / STEPS);
+        let mut waiting = Box::pin(checkpointer.applier.take());
+        assert!(waiting.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+        assert!(checkpointer.is_apply_waited_for());
+        pace.keep(500, 1_000);
+        assert_eq!(pace.next, usize::MAX, "it sleeps no more");
+        drop(turn);
+    }
 
     #[test]
     fn work_is_ahead_by_the_time_of_its_share() {
@@ -72,6 +92,6 @@ mod tests {
         assert_eq!(ahead_ns(1_000, 100, 5, 10), 400);
         assert_eq!(ahead_ns(1_000, 600, 5, 10), 0);
         assert_eq!(ahead_ns(1_000, 0, 20, 10), 1_000);
-        assert_eq!(ahead_ns(u64::MAX, 0, 1, 0), u64::MAX);
+        assert_eq!(ahead_ns(1_000, 0, 1, 0), 0, "there is no work");
     }
 }

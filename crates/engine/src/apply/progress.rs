@@ -39,7 +39,18 @@ impl<'a> Progress<'a> {
         let next = if lends { 0 } else { usize::MAX };
         let whole = ops * WHOLE;
         let (done, pause, began_ns) = (0, 0, 0);
-        Self { committer, lent, done, whole, pause, began_ns, weight: HOME, weight_in_base: 0, next, pace: None }
+        Self {
+            committer,
+            lent,
+            done,
+            whole,
+            pause,
+            began_ns,
+            weight: HOME,
+            weight_in_base: 0,
+            next,
+            pace: None,
+        }
     }
 
     /// Reserves a part of the room for a pause of `permille` thousandths of the apply's time. The apply starts at `now_ns`.

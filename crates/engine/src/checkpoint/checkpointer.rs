@@ -79,7 +79,14 @@ pub(crate) struct Helpers {
 impl Helpers {
     /// Threads with these bells.
     pub(crate) fn new(compaction: Arc<Bell>, free: Arc<Bell>, apply: Arc<Bell>) -> Self {
-        Self { compaction, free, applied: Mutex::default(), apply, paused: Mutex::default(), apply_time_ns: AtomicU64::new(0) }
+        Self {
+            compaction,
+            free,
+            applied: Mutex::default(),
+            apply,
+            paused: Mutex::default(),
+            apply_time_ns: AtomicU64::new(0),
+        }
     }
 
     /// Returns true on the thread that applies.

@@ -69,3 +69,40 @@ impl ApplyTimer {
         share.min(u64::try_from(until_full / 2).unwrap_or(u64::MAX))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Store;
+    use crate::block_on;
+    use crate::testing::fixtures::{environment, formatted, key, options, put};
+
+    const MS: u64 = 1_000_000;
+
+    #[test]
+    fn each_tablet_is_applied_once_a_period_and_not_all_at_once() {
+        let (_, device) = formatted(1 << 14, 4, 1 << 10);
+        let store = block_on(Store::open(device, options(), environment())).unwrap();
+        let inner = &store.0;
+        let mut timer = ApplyTimer::default();
+        let start_ns = 10 * APPLY_AFTER_NS;
+        assert!(timer.next(inner, start_ns).is_none(), "there is nothing to apply");
+        let mut applied: Vec<Vec<u64>> = vec![Vec::new(); 4];
+        for step in 1..=120 {
+            (0..12).for_each(|which| put(&store, &key(which), [1; 50]));
+            let now_ns = start_ns + step * 100 * MS;
+            if let Some(tablet) = timer.next(inner, now_ns) {
+                applied[usize::from(tablet.id.0)].push(now_ns - start_ns);
+                block_on(inner.checkpointer.apply_alone(tablet)).unwrap();
+            }
+            assert!(timer.time_ns(inner) <= APPLY_AFTER_NS / 4);
+        }
+        for times in &applied {
+            assert_eq!(times.len(), 4, "{applied:?}");
+            assert!(times.windows(2).all(|pair| pair[1] - pair[0] >= APPLY_AFTER_NS), "{applied:?}");
+        }
+        let mut all = applied.concat();
+        all.sort_unstable();
+        assert!(all.windows(2).all(|pair| pair[1] - pair[0] >= APPLY_AFTER_NS / 8), "{all:?}");
+    }
+}

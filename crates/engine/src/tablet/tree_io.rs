@@ -60,9 +60,8 @@ pub(crate) enum Remembers {
 
 /// Requests that background work may keep in flight now: no limit without `paced_by`, or if its memtables are nearly full.
 pub(crate) fn depth_of(pool: &Pool, paced_by: Option<&Admission>) -> usize {
-    let in_time = |admission: &&Admission| {
-        admission.fill_permille() < LATE_PERMILLE && !admission.is_waited_for()
-    };
+    let in_time =
+        |admission: &&Admission| admission.fill_permille() < LATE_PERMILLE && !admission.is_waited_for();
     paced_by.filter(in_time).map_or(usize::MAX, |_| pool.budget().depth())
 }
 

@@ -479,9 +479,8 @@ impl Committer {
         self.poison.set(format!("the log could not be written ({error})"));
         let pending = std::mem::take(&mut *self.queue.lock());
         for item in &pending {
-            if let Item::Writes { batch, .. } = item {
-                batch.records.iter().for_each(|record| record.wake());
-            }
+            let Item::Writes { batch, .. } = item else { continue };
+            batch.records.iter().for_each(|record| record.wake());
         }
         self.moved.notify();
     }

@@ -145,11 +145,7 @@ impl<S: PageSource, K: PageSink, M: Merge> Apply<'_, S, K, M> {
             ops,
             levels: Levels::new(self.tree, self.lsn, self.sink, self.filters),
             path: Vec::new(),
-            leaves: LeavesAhead {
-                finder: LeafFinder::new(self.tree, self.source, root),
-                op: 0,
-                waiting: 0,
-            },
+            leaves: LeavesAhead { finder: LeafFinder::new(self.tree, self.source, root), op: 0, waiting: 0 },
             new: Vec::new(),
             lost: Vec::new(),
             settles,
