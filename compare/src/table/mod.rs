@@ -1,7 +1,7 @@
 //! `table`: the questions of people with millions of files around 16 KiB, one row for each store, all from one run.
 //!
 //! Each store imports the same objects by durable puts of many clients. Then its process kills itself, the page cache is dropped, and
-//! a new process opens the store (restart), reads random objects (cold), a small part again and again (warm), and lists all keys.
+//! a new process opens the store (restart), reads a quarter of the objects once each (cold), a small part again and again (warm), and lists all keys.
 //! The stores take turns, and each cell is the median of the rounds. The table on standard output is Markdown.
 
 mod stores;
@@ -26,6 +26,10 @@ use crate::scale::stored_bytes;
 const SEED: u64 = 20_261_128;
 /// Objects that are read while they are warm.
 const WARM_OBJECTS: u64 = 10_000;
+/// Share of the objects that is read once each while all are cold: the page cache must not turn cold reads into warm ones.
+const COLD_SHARE: u64 = 4;
+/// Object `i * COLD_STRIDE` modulo the number of objects is read i-th. A prime, so no object is read twice unless their number is a multiple of it.
+const COLD_STRIDE: u64 = 7_368_787;
 /// Bytes that a store may take for a byte of values, and that must stay free besides.
 const ROOM: (u64, u64) = (3, 4 << 30);
 /// The figures of a store, in the order of the columns.
@@ -202,7 +206,7 @@ fn read(arguments: &Arguments, name: &str, objects: u64) -> Result<()> {
     get(0, 0)?;
     println!("{}", began.elapsed().as_secs_f64() * 1e3);
     let time = Duration::from_millis(if arguments.quick { 200 } else { 5_000 });
-    println!("{}", gets_per_s(arguments.clients, objects, time, &get)?);
+    println!("{}", cold_gets_per_s(arguments.clients, objects, &get)?);
     let warm = objects.min(WARM_OBJECTS);
     by_all_clients(arguments.clients, |client| {
         (client as u64..warm)
@@ -218,7 +222,25 @@ fn read(arguments: &Arguments, name: &str, objects: u64) -> Result<()> {
     store.close()
 }
 
-/// Random gets of the first `objects` objects by all clients.
+/// Gets a second of a share of the objects, each read once in a scattered order.
+fn cold_gets_per_s(
+    clients: usize,
+    objects: u64,
+    get: &(impl Fn(usize, u64) -> Result<()> + Sync),
+) -> Result<f64> {
+    let began = Instant::now();
+    let gets = by_all_clients(clients, |client| {
+        let places = (client as u64..objects.div_ceil(COLD_SHARE)).step_by(clients);
+        let gets = places.clone().count() as u64;
+        for place in places {
+            get(client, place.wrapping_mul(COLD_STRIDE) % objects)?;
+        }
+        Ok(gets)
+    })?;
+    Ok(gets as f64 / began.elapsed().as_secs_f64())
+}
+
+/// Random gets of the first `objects` objects by all clients, for `time`.
 fn gets_per_s(
     clients: usize,
     objects: u64,
