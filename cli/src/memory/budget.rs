@@ -172,7 +172,7 @@ impl MemoryBudget {
                 .unwrap_or(u32::MAX)
                 .clamp(6 << 20, most.connection_window_bytes),
             waiting_bytes_max: bytes(waiting).min(most.waiting_bytes_max),
-            read_cache_bytes_max: bytes(self.short_values / 2).min(most.read_cache_bytes_max),
+            read_cache_bytes_max: bytes((self.short_values / 2).min(short_values_of(self.cache))),
             ..most
         }
     }
@@ -202,7 +202,7 @@ impl MemoryBudget {
             reply_bytes_max: command.min(most.reply_bytes_max),
             answer_bytes_max: answer,
             pending_bytes_max: (held / 2).max(2 * answer).min(most.pending_bytes_max),
-            read_cache_bytes_max: bytes(self.short_values / 2).min(most.read_cache_bytes_max),
+            read_cache_bytes_max: bytes((self.short_values / 2).min(short_values_of(self.cache))),
             ..most
         }
     }
@@ -269,7 +269,7 @@ fn parts(wanted: &Wanted) -> [Part; 5] {
             weight: 2,
         },
         Part { min: redis(REDIS_MIN), max: redis(redis_max), weight: 3 },
-        Part { min: MIB, max: 32 * MIB, weight: 1 },
+        Part { min: MIB, max: short_values_of(most).saturating_mul(2), weight: 1 },
         connections(wanted.tls),
     ]
 }
@@ -287,6 +287,11 @@ fn store_bytes(wanted: &Wanted, cache: u64) -> u64 {
     let kept = (cache / 8).min(16 * MIB);
     let memtables = memtable_of(wanted, cache).saturating_mul(3) / 2;
     [cache / 32, rewritten, kept, deadlines_of(cache), memtables].into_iter().fold(cache, u64::saturating_add)
+}
+
+/// Bytes of each frontend's short values, which a hot set that is scattered over the leaves needs in place of whole pages.
+fn short_values_of(cache: u64) -> u64 {
+    (cache / 4).max(MIB / 2)
 }
 
 /// Bytes of the engine's list of keys with a deadline.

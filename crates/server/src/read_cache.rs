@@ -60,6 +60,13 @@ impl CachedReads<'_> {
             None => self.store.try_get(key, show),
         }
     }
+
+    /// As [`ReadCache::keep_read`].
+    pub(crate) fn keep_read(&mut self, key: &ObjectKey, value_bytes: usize) {
+        if let Some(cache) = &mut self.cache {
+            cache.keep_read(key, value_bytes);
+        }
+    }
 }
 
 impl Drop for CachedReads<'_> {

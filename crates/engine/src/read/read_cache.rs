@@ -8,7 +8,8 @@
 //!    valid while the count is the same and its deadline has not passed.
 //!
 //! A value is cached at its second lookup, so that a walk over many keys does not displace the values that are read
-//! often. Threads share only the counts.
+//! often. The pool caches whole leaves: a scattered hot set of short values needs a page for each there, and 256 bytes here.
+//! Threads share only the counts.
 
 use shoal_base::Lsn;
 use shoal_common::key::ObjectKey;
@@ -24,8 +25,12 @@ use crate::store::{Inner, Store};
 const PLACE_BYTES: usize = 256;
 /// Bytes of key and value together at most.
 const KEPT_BYTES_MAX: usize = PLACE_BYTES - 36;
-/// Places in a key's set.
-const WAYS: usize = 2;
+/// Places in a key's set. With eight, a cache that is three quarters full has a place for 19 of 20 keys.
+const WAYS: usize = 8;
+/// Keys of a set that missed lately and are not cached: another miss of one of them caches its value.
+const MISSED_MAX: usize = 4;
+/// The number of sets is at most two to this power: the bits of a hash that select one.
+const SET_BITS: u32 = 18;
 /// No deadline.
 const FOREVER: u64 = u64::MAX;
 /// A bit of a stored deadline: it is one of store time.
@@ -80,6 +85,11 @@ impl CachedValue {
         bytes: [0; KEPT_BYTES_MAX],
     };
 
+    /// Returns true if a place has room for the key and its value. An object with metadata has none.
+    fn fits(key: &[u8], found: &ShortObject<'_>) -> bool {
+        key.len() + found.entry.value.len() <= KEPT_BYTES_MAX && found.entry.metadata.is_empty()
+    }
+
     fn key(&self) -> &[u8] {
         &self.bytes[..usize::from(self.key_bytes)]
     }
@@ -95,16 +105,20 @@ impl CachedValue {
     }
 }
 
+/// A set of places, and the place of a key in it.
+type PlaceOf = (usize, usize);
+
 /// The places of one thread's cache.
 struct Places {
-    /// The number of places; memory is taken with the first value.
-    wanted: usize,
-    places: Vec<CachedValue>,
+    /// The number of sets.
+    sets_max: usize,
+    /// The sets; the memory of each is taken with its first value.
+    sets: Vec<Option<Box<[CachedValue; WAYS]>>>,
     /// A part of the hash of the key in each place, zero in an empty place: it settles most misses.
-    tags: Vec<u32>,
-    /// A part of the hash of the key that missed last, for each set of places.
-    missed: Vec<u32>,
-    /// The place of a set that is overwritten next.
+    tags: Vec<[u32; WAYS]>,
+    /// The same for the keys of each set that missed last, the latest first.
+    missed: Vec<[u32; MISSED_MAX]>,
+    /// The place of a full set that is overwritten next.
     turn: usize,
 }
 
@@ -115,59 +129,72 @@ fn tag_of(hash: u64) -> u32 {
 impl Places {
     /// Places of `bytes` bytes in total, at least one set.
     fn new(bytes: usize) -> Self {
-        let wanted = 1 << (bytes / PLACE_BYTES).max(WAYS).ilog2();
-        Self { wanted, places: Vec::new(), tags: Vec::new(), missed: Vec::new(), turn: 0 }
+        let sets_max = (bytes / (PLACE_BYTES * WAYS)).clamp(1, 1 << SET_BITS);
+        Self { sets_max, sets: Vec::new(), tags: Vec::new(), missed: Vec::new(), turn: 0 }
     }
 
-    /// The first place of the key's set.
+    /// The key's set, by bits of the hash that neither the tag nor the write count uses.
     fn set_of(&self, hash: u64) -> usize {
-        // Bits that neither the tag nor the write count uses.
-        ((hash >> 14) as usize & (self.wanted / WAYS - 1)) * WAYS
+        let bits = (hash >> (32 - SET_BITS)) as usize % (1 << SET_BITS);
+        (bits * self.sets_max) >> SET_BITS
     }
 
     /// The place of a key, whether or not it is still valid.
-    fn find(&self, hash: u64, key: &[u8]) -> Option<usize> {
+    fn find(&self, hash: u64, key: &[u8]) -> Option<PlaceOf> {
         let (set, tag) = (self.set_of(hash), tag_of(hash));
-        let tags = self.tags.get(set..set + WAYS)?;
-        let way = tags.iter().position(|&other| other == tag)?;
-        (self.places[set + way].key() == key).then_some(set + way)
+        let way = self.tags.get(set)?.iter().position(|&other| other == tag)?;
+        (self.at((set, way))?.key() == key).then_some((set, way))
     }
 
-    /// Caches a found value: in place `at` if the key has one, else only if the key missed last, too. Objects with
-    /// metadata are not cached.
-    fn keep(&mut self, at: Option<usize>, hash: u64, key: &[u8], found: &ShortObject<'_>, count: u64) {
-        let InlineEntry { modified_ns, end, metadata, value } = found.entry;
-        if key.len() + value.len() > KEPT_BYTES_MAX || !metadata.is_empty() {
-            return;
+    fn at(&self, (set, way): PlaceOf) -> Option<&CachedValue> {
+        self.sets.get(set)?.as_ref().map(|places| &places[way])
+    }
+
+    /// Notes a miss of a key. Returns true if the key missed shortly before: it is read often.
+    fn missed_again(&mut self, hash: u64) -> bool {
+        if self.missed.is_empty() {
+            self.missed = vec![[0; MISSED_MAX]; self.sets_max];
         }
+        let (set, tag) = (self.set_of(hash), tag_of(hash));
+        let missed = &mut self.missed[set];
+        let before = missed.iter().position(|&other| other == tag);
+        missed[..=before.unwrap_or(MISSED_MAX - 1)].rotate_right(1);
+        missed[0] = if before.is_some() { 0 } else { tag };
+        before.is_some()
+    }
+
+    /// The place that a new key of `set` takes.
+    fn free_place(&mut self, set: usize) -> PlaceOf {
+        if self.sets.is_empty() {
+            self.sets.resize_with(self.sets_max, || None);
+            self.tags = vec![[0; WAYS]; self.sets_max];
+        }
+        self.turn = (self.turn + 1) % WAYS;
+        (set, self.tags[set].iter().position(|&tag| tag == 0).unwrap_or(self.turn))
+    }
+
+    /// Caches a found value: in place `at` if the key has one, else only if the key missed shortly before.
+    fn keep(&mut self, at: Option<PlaceOf>, hash: u64, key: &[u8], found: &ShortObject<'_>, count: u64) {
+        if CachedValue::fits(key, found) && (at.is_some() || self.missed_again(hash)) {
+            self.put(at, hash, key, found, count);
+        }
+    }
+
+    /// Caches a found value that fits.
+    fn put(&mut self, at: Option<PlaceOf>, hash: u64, key: &[u8], found: &ShortObject<'_>, count: u64) {
+        let InlineEntry { modified_ns, end, value, .. } = found.entry;
         let Some(end) = packed(end) else { return };
         let set = self.set_of(hash);
-        let at = match at {
-            Some(at) => at,
-            None => {
-                if self.missed.is_empty() {
-                    self.missed = vec![0; self.wanted / WAYS];
-                }
-                if std::mem::replace(&mut self.missed[set / WAYS], tag_of(hash)) != tag_of(hash) {
-                    return;
-                }
-                if self.places.is_empty() {
-                    self.places = vec![CachedValue::EMPTY; self.wanted];
-                    self.tags = vec![0; self.wanted];
-                }
-                self.turn = (self.turn + 1) % WAYS;
-                let free = self.tags[set..set + WAYS].iter().position(|&tag| tag == 0);
-                set + free.unwrap_or(self.turn)
-            }
-        };
-        assert!((set..set + WAYS).contains(&at), "a value is cached in the set of its key");
-        let place = &mut self.places[at];
+        let (in_set, way) = at.unwrap_or_else(|| self.free_place(set));
+        assert_eq!(in_set, set, "a value is cached in the set of its key");
+        let places = self.sets[set].get_or_insert_with(|| Box::new([const { CachedValue::EMPTY }; WAYS]));
+        let place = &mut places[way];
         place.bytes[..key.len()].copy_from_slice(key);
         place.bytes[key.len()..][..value.len()].copy_from_slice(value);
         (place.key_bytes, place.value_bytes) = (key.len() as u16, value.len() as u16);
         (place.count, place.end) = (count, end);
         (place.version, place.modified_ns) = (found.version.0, modified_ns);
-        self.tags[at] = tag_of(hash);
+        self.tags[set][way] = tag_of(hash);
     }
 }
 
@@ -182,12 +209,12 @@ pub struct ReadCache {
 
 impl std::fmt::Debug for ReadCache {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "ReadCache({} places)", self.places.wanted)
+        write!(f, "ReadCache({} places)", self.places.sets_max * WAYS)
     }
 }
 
 impl Store {
-    /// A read cache of about `bytes` bytes for one thread; its memory is taken with the first value. It caches a value
+    /// A read cache of at most about `bytes` bytes for one thread; its memory is taken with the values. It caches a value
     /// that has at most 219 bytes together with its key.
     #[must_use]
     pub fn read_cache(&self, bytes: usize) -> ReadCache {
@@ -208,7 +235,7 @@ impl ReadCache {
         // Read before the lookup: a write during the lookup changes the count.
         let count = inner.tablets.write_counts.now(hash);
         let at = self.places.find(hash, key.encoded());
-        if let Some(place) = at.and_then(|at| self.places.places.get(at))
+        if let Some(place) = at.and_then(|at| self.places.at(at))
             && place.count == count
             && !inner.is_over(unpacked(place.end), Lsn(place.version))
             && inner.check_open().is_ok()
@@ -230,6 +257,30 @@ impl ReadCache {
         })
     }
 
+    /// Caches the value of a key that misses often, after a get that [`Self::try_get`] did not answer and that read
+    /// `value_bytes`: its leaf was read from the device. The leaf is searched again, because the get that waited does not
+    /// know if a newer record is in flight.
+    pub fn keep_read(&mut self, key: &ObjectKey, value_bytes: usize) {
+        if key.encoded().len() + value_bytes > KEPT_BYTES_MAX {
+            return;
+        }
+        let inner = &*self.store.0;
+        let hash = hash_of(key.encoded());
+        let count = inner.tablets.write_counts.now(hash);
+        let at = self.places.find(hash, key.encoded());
+        if at.is_none() && !self.places.missed_again(hash) {
+            return;
+        }
+        let places = &mut self.places;
+        inner.try_get(key, |found| {
+            if let Some(found) =
+                found.filter(|found| found.is_settled && CachedValue::fits(key.encoded(), found))
+            {
+                places.put(at, hash, key.encoded(), found, count);
+            }
+        });
+    }
+
     /// Adds the gets to the store's counters. Call it after each handful of requests.
     pub fn settle(&mut self) {
         let counters = &self.store.0.counters;
@@ -243,7 +294,7 @@ mod tests {
     use std::sync::Arc;
     use std::sync::atomic::AtomicBool;
 
-    use shoal_base::ManualClock;
+    use shoal_base::{ManualClock, SeededEntropy};
     use shoal_buffer::Buffer;
 
     use shoal_base::sync::atomic::{AtomicU64, Ordering};
@@ -276,7 +327,8 @@ mod tests {
         let key = key(name);
         let hash = hash_of(key.encoded());
         let at = cache.places.find(hash, key.encoded());
-        at.is_some_and(|at| cache.places.places[at].count == cache.store.0.tablets.write_counts.now(hash))
+        let place = at.and_then(|at| cache.places.at(at));
+        place.is_some_and(|place| place.count == cache.store.0.tablets.write_counts.now(hash))
     }
 
     #[test]
@@ -366,6 +418,54 @@ mod tests {
         assert!(shown(&mut cache, "a").is_some() && shown(&mut cache, "b").is_some());
         clock.advance(1);
         assert!(shown(&mut cache, "a").is_none() && shown(&mut cache, "b").is_none());
+    }
+
+    /// A get that read its leaf from the device caches the value when the key misses again, and not while a newer value is
+    /// in flight.
+    #[test]
+    fn a_value_from_the_device_is_cached_at_its_second_miss() {
+        let store = store(Environment::default());
+        let mut cache = store.read_cache(1 << 20);
+        put(&store, "a", b"one", PutOptions::default());
+        block_on(store.0.checkpointer.apply_all()).unwrap();
+        for (times, cached) in [(1, false), (2, true)] {
+            let key = key("a");
+            if let TryGet::MustWait(lookup) = cache.try_get(&key, |_| ()) {
+                let get = store.get_from(lookup, &key, ByteRange::ALL, |_| Ok::<_, crate::Error>(()));
+                assert_eq!(block_on(get).unwrap().unwrap().value.to_vec(), b"one");
+            } else {
+                assert_eq!(times, 2, "the first get of an applied key reads its leaf");
+            }
+            cache.keep_read(&key, 3);
+            assert_eq!(is_cached(&cache, "a"), cached);
+        }
+        cache.keep_read(&key("a"), KEPT_BYTES_MAX);
+        let token = block_on(store.0.log.committer.stop());
+        let (key, value) = (key("a"), Buffer::from(b"two".to_vec()));
+        let options = PutOptions::default();
+        let pending = block_on(store.write(Write::put(&key, &value, &options))).unwrap();
+        (0..3).for_each(|_| cache.keep_read(&key, 3));
+        assert!(!is_cached(&cache, "a"), "the older value is not the newest for long");
+        drop(token);
+        block_on(pending.durable()).unwrap();
+        (0..2).for_each(|_| cache.keep_read(&key, 3));
+        assert_eq!((is_cached(&cache, "a"), shown(&mut cache, "a")), (true, Some(b"two".to_vec())));
+    }
+
+    /// A cache that a hot set fills to three quarters answers nearly all of it after six gets a key.
+    #[test]
+    fn most_of_a_hot_set_is_cached() {
+        let store = store(Environment::default());
+        let keys = 3_000;
+        let mut cache = store.read_cache(keys * PLACE_BYTES * 4 / 3);
+        (0..keys).for_each(|at| put(&store, &at.to_string(), b"value", PutOptions::default()));
+        let random = SeededEntropy::new(7);
+        for _ in 0..6 * keys {
+            let at = random.below(keys as u64);
+            assert_eq!(shown(&mut cache, &at.to_string()), Some(b"value".to_vec()));
+        }
+        let cached = (0..keys).filter(|at| is_cached(&cache, &at.to_string())).count();
+        assert!(cached * 100 >= keys * 90, "{cached} of {keys} keys are cached");
     }
 
     /// While a newer value of a key is in flight, a get returns the older one. That must not be cached: the cache

@@ -31,7 +31,8 @@ pub(crate) fn try_get<T>(
 /// Answers the value of a key; its search continues at `lookup`.
 pub(crate) async fn get_from(frontend: FrontendRef, key: ObjectKey, lookup: Lookup) -> Outcome {
     let (object, _room) = read_within(&frontend, lookup, &key, ByteRange::ALL).await?;
-    Ok(Answer::value(object.map(|object| object.value)).into())
+    let read = object.as_ref().map(|object| (key, object.value.len()));
+    Ok(Finished { read, ..Answer::value(object.map(|object| object.value)).into() })
 }
 
 /// The reason why a value was not read.

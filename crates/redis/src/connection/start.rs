@@ -288,7 +288,10 @@ fn is_set_of_long(words: &[Bytes], command: &'static Command) -> bool {
 
 /// The answer of a completed task, with the writes that it waits for.
 fn finish(shared: &mut Shared, session: &mut ConnectionState, outcome: Outcome, writes: bool) -> Through {
-    let Finished { mut answer, mut pending, effect } = outcome.unwrap_or_else(Finished::from);
+    let Finished { mut answer, mut pending, effect, read } = outcome.unwrap_or_else(Finished::from);
+    if let Some((key, bytes)) = read {
+        shared.read_cache.keep_read(&key, bytes);
+    }
     if let Some(effect) = effect {
         effect(session, &mut answer);
     }

@@ -43,7 +43,13 @@ pub(crate) async fn multi_get(request: Authenticated<Bytes>) -> Result<Box<Buffe
         let first = get_one(store, &batch, item, lookup);
         let others = join_all(wave.iter().map(|item| get_one(store, &batch, item, Lookup::default())));
         let (first, others) = join(first, others).await;
-        for got in std::iter::once(first).chain(others) {
+        let mut cache = admitted.read_cache();
+        for (item, got) in std::iter::once(item).chain(wave).zip(std::iter::once(first).chain(others)) {
+            if let (Ok((_, value)), Ok(key)) = (&got, batch.key(item))
+                && !value.is_empty()
+            {
+                cache.keep_read(&key, value.len());
+            }
             answer.add_got(got);
         }
     }

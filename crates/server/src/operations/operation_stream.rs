@@ -359,9 +359,15 @@ impl<B: FrameBody> Operations<B> {
                 return self.take(Ended { held, outcome });
             }
         };
+        let reader = (operation.action() == Action::Get).then(|| Arc::clone(&self.admitted));
         let mut running: Running = Box::pin(async move {
             let outcome = perform(&store, &key, operation, lookup).await;
             let outcome = outcome.unwrap_or_else(|failure| failed(held.number, failure).into());
+            if let (Some(reader), Outcome::Done(read)) = (reader, &outcome)
+                && !read.value.is_empty()
+            {
+                reader.read_cache().keep_read(&key, read.value.len());
+            }
             Ended { held, outcome }
         });
         // Most reads and nearly all writes need no second poll.
