@@ -159,8 +159,6 @@ pub(crate) struct Finished {
     pub answer: Answer,
     pub pending: SmallVec<[Ticket; 1]>,
     pub effect: Option<Effect>,
-    /// A key whose value was read from the device, and the bytes of the value: the read cache keeps it if it is read often.
-    pub read: Option<(ObjectKey, usize)>,
 }
 
 /// Runs when a task is complete: changes its connection, and its answer.
@@ -169,7 +167,7 @@ pub(crate) type Effect = Box<dyn FnOnce(&mut ConnectionState, &mut Answer)>;
 impl Finished {
     /// An answer that leaves when `pending` is durable.
     pub(crate) fn after(answer: Answer, pending: impl IntoIterator<Item = Ticket>) -> Self {
-        Self { answer, pending: pending.into_iter().collect(), effect: None, read: None }
+        Self { answer, pending: pending.into_iter().collect(), effect: None }
     }
 }
 

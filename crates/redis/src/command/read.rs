@@ -25,14 +25,13 @@ pub(crate) fn try_get<T>(
     key: &ObjectKey,
     show: impl FnOnce(Option<&[u8]>) -> T,
 ) -> TryGet<T> {
-    shared.read_cache.try_get(key, |found| show(found.map(ShortObject::value)))
+    shared.reader.try_get(key, |found| show(found.map(ShortObject::value)))
 }
 
 /// Answers the value of a key; its search continues at `lookup`.
 pub(crate) async fn get_from(frontend: FrontendRef, key: ObjectKey, lookup: Lookup) -> Outcome {
     let (object, _room) = read_within(&frontend, lookup, &key, ByteRange::ALL).await?;
-    let read = object.as_ref().map(|object| (key, object.value.len()));
-    Ok(Finished { read, ..Answer::value(object.map(|object| object.value)).into() })
+    Ok(Answer::value(object.map(|object| object.value)).into())
 }
 
 /// The reason why a value was not read.
