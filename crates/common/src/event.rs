@@ -1,5 +1,5 @@
-//! Small tools for tasks of any runtime: a list of wakers, and a value that one task at a time takes and returns. And for threads: a bell,
-//! and the list of those that sleep until something happens.
+//! Small tools for tasks of any runtime: a list of wakers, and a value that one task at a time takes and returns. For threads: a bell,
+//! and the list of idle threads.
 
 use std::future::poll_fn;
 use std::ops::{Deref, DerefMut};
@@ -181,11 +181,11 @@ impl Bell {
     }
 }
 
-/// The threads that sleep because nothing happens.
+/// Background threads that sleep while the store is idle.
 ///
-/// A thread polls its state at short intervals while something happens. When nothing did for a while, it announces its sleep, looks once
-/// more, and then waits for its bell for a long time. Whoever changes the state calls [`happened`](Self::happened) afterwards, which costs a
-/// counter, and one system call for each sleeper. No change is missed: either the last look sees it, or the announcement is seen.
+/// A thread polls its state at short intervals while the state changes. After a quiet period it announces its sleep, polls once more, and
+/// then waits for its bell with a long timeout. Each change of the state is followed by [`happened`](Self::happened): it increments a
+/// counter and makes one system call for each sleeper. No change is missed: either the last poll or the announcement sees it.
 #[derive(Default)]
 pub struct Sleepers {
     /// Changes so far. The order of this counter and of `announced` among all threads is the protocol: both are sequentially consistent.

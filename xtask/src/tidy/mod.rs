@@ -3,7 +3,7 @@
 //! Each submodule is a family of rules: [`manifests`] (dependencies and lock files), [`order`] (modules of a large crate), [`sources`] (every
 //! `.rs` file), [`docs`] (links, limits, tables, decisions), [`names`] (files, items and options in text exist), [`rules`] (invariants are
 //! asserted and broken somewhere), [`types`] (one meaning for a public type), [`words`] (habits of language), [`commits`] (subjects).
-//! `tidy.toml` has the exceptions, each with its reason. The rules read text, not syntax: [`source`] tells code, comments and tests apart.
+//! `tidy.toml` has the exceptions, each with its reason. The rules read text, not syntax: [`source`] separates code, comments and tests.
 
 mod commits;
 mod docs;

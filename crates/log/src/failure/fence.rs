@@ -60,7 +60,7 @@ impl Fence {
         let mut turns = self.turns.lock();
         let number = turns.next;
         turns.next += 1;
-        assert!(turns.under_way.insert(number), "each flush has a number of its own (R20)");
+        assert!(turns.under_way.insert(number), "each flush has a unique number (R20)");
         drop(turns);
         Turn { fence: self, number }
     }
