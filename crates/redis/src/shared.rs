@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bytes::BytesMut;
 use shoal_base::{AwakeClock, BLOCK_BYTES};
-use shoal_engine::{Reader, Ticket};
+use shoal_engine::{CountedReader, Ticket};
 use smallvec::SmallVec;
 
 use crate::frontend::FrontendRef;
@@ -27,7 +27,7 @@ const PINNED_SHARE: usize = 8;
 pub(crate) struct Shared {
     pub frontend: FrontendRef,
     /// The gets of this thread.
-    pub reader: Reader,
+    pub reader: CountedReader,
     /// Memory that requests are received into; filled parts are split off.
     pub block: BytesMut,
     /// Bytes of unfinished commands.

@@ -20,7 +20,7 @@ use shoal_value::{Entry, Home, InlineEntry, Located, Meta, decode_metadata, spli
 
 use crate::counters::OperationCounters;
 use crate::memtable::hash_of;
-use crate::read::read_cache::ReadCache;
+use crate::memtable::read_cache::ReadCache;
 use crate::store::{Inner, Store};
 use crate::tablet::tree_io::{PoolPage, PoolPages, Remembers, tree_of};
 use crate::tablet::view::View;
@@ -273,14 +273,16 @@ impl Inner {
             && value.count == count
             && !self.is_over(value.end(), value.version())
         {
-            return TryGet::Shown(show(Some(&value.object(self))));
+            let (version, entry) = (value.version(), value.entry());
+            return TryGet::Shown(show(Some(&ShortObject { inner: self, version, entry, is_settled: true })));
         }
         self.try_search(key, |found| {
             if let Some(found) = found
+                && found.is_settled
                 && ReadCache::fits(key.encoded().len(), found.value().len())
                 && (cached.is_some() || self.read_cache.missed_again(hash))
             {
-                self.read_cache.put(hash, key.encoded(), found, count);
+                self.read_cache.put(hash, key.encoded(), found.version, &found.entry, count);
             }
             show(found)
         })
@@ -295,8 +297,8 @@ impl Inner {
         }
         let count = self.tablets.write_counts.now(hash);
         self.try_search(key, |found| {
-            if let Some(found) = found {
-                self.read_cache.put(hash, key.encoded(), found, count);
+            if let Some(found) = found.filter(|found| found.is_settled) {
+                self.read_cache.put(hash, key.encoded(), found.version, &found.entry, count);
             }
         });
     }

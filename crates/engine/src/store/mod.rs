@@ -33,7 +33,7 @@ use crate::checkpoint::checkpointer::Checkpointer;
 use crate::checkpoint::publish::Changes;
 use crate::counters::OperationCounters;
 use crate::gc::relocate::Relocator;
-use crate::read::read_cache::ReadCache;
+use crate::memtable::read_cache::ReadCache;
 use crate::store::background::Maintenance;
 use crate::store::last_backup::BackupNote;
 use crate::tablet::tablets::Tablets;

@@ -7,27 +7,27 @@ use crate::read::get::{ShortObject, TryGet};
 use crate::store::Store;
 
 /// Gets of one thread. The store's counters, which all threads share, include them after [`Self::settle`].
-pub struct Reader {
+pub struct CountedReader {
     store: Store,
     gets: u64,
     bytes: u64,
 }
 
-impl std::fmt::Debug for Reader {
+impl std::fmt::Debug for CountedReader {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Reader({} gets to be counted)", self.gets)
+        write!(f, "CountedReader({} gets to be counted)", self.gets)
     }
 }
 
 impl Store {
     /// A reader for one thread.
     #[must_use]
-    pub fn reader(&self) -> Reader {
-        Reader { store: self.clone(), gets: 0, bytes: 0 }
+    pub fn reader(&self) -> CountedReader {
+        CountedReader { store: self.clone(), gets: 0, bytes: 0 }
     }
 }
 
-impl Reader {
+impl CountedReader {
     /// As [`Store::try_get`].
     #[inline]
     pub fn try_get<T>(

@@ -14,7 +14,7 @@
 //! uses it only if the number was even before and is the same after (a seqlock: Boehm, "Can seqlocks get along with
 //! programming language memory models?", 2012). A writer that finds another one does not wait, and caches nothing.
 //!
-//! [`WriteCounts`]: crate::memtable::write_counts::WriteCounts
+//! [`WriteCounts`]: super::write_counts::WriteCounts
 
 use std::sync::OnceLock;
 
@@ -23,9 +23,6 @@ use shoal_base::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use shoal_common::injected_bug::{Bug, injected};
 use shoal_common::object::EndTime;
 use shoal_value::InlineEntry;
-
-use crate::read::get::ShortObject;
-use crate::store::Inner;
 
 /// Bytes of a place: key, value and their attributes, in whole cache lines.
 const PLACE_BYTES: usize = 256;
@@ -97,10 +94,8 @@ impl CachedValue {
         unpacked(self.end)
     }
 
-    pub(crate) fn object<'a>(&'a self, inner: &'a Inner) -> ShortObject<'a> {
-        let (end, modified_ns) = (self.end(), self.modified_ns);
-        let entry = InlineEntry { modified_ns, end, metadata: &[], value: self.value() };
-        ShortObject { inner, version: self.version(), entry, is_settled: true }
+    pub(crate) fn entry(&self) -> InlineEntry<'_> {
+        InlineEntry { modified_ns: self.modified_ns, end: self.end(), metadata: &[], value: self.value() }
     }
 }
 
@@ -248,15 +243,15 @@ impl ReadCache {
         key_bytes + value_bytes <= KEPT_BYTES_MAX
     }
 
-    /// Caches a value that was found by a lookup after the write count was `count`. An object with metadata or a
-    /// distant deadline is not cached.
-    pub(crate) fn put(&self, hash: u64, key: &[u8], found: &ShortObject<'_>, count: u64) {
-        let InlineEntry { modified_ns, end, metadata, value } = found.entry;
+    /// Caches an entry that was found by a lookup after the write count was `count`, while no newer one was in flight. An
+    /// object with metadata or a distant deadline is not cached.
+    pub(crate) fn put(&self, hash: u64, key: &[u8], version: Lsn, entry: &InlineEntry<'_>, count: u64) {
+        let &InlineEntry { modified_ns, end, metadata, value } = entry;
         let Some(end) = packed(end) else { return };
-        if !found.is_settled || !metadata.is_empty() || !Self::fits(key.len(), value.len()) {
+        if !metadata.is_empty() || !Self::fits(key.len(), value.len()) {
             return;
         }
-        let (key_bytes, value_bytes, version) = (key.len(), value.len(), found.version.0);
+        let (key_bytes, value_bytes, version) = (key.len(), value.len(), version.0);
         let mut bytes = [0; KEPT_BYTES_MAX];
         bytes[..key_bytes].copy_from_slice(key);
         bytes[key_bytes..][..value_bytes].copy_from_slice(value);
@@ -283,7 +278,7 @@ mod tests {
     use super::*;
     use crate::Write;
     use crate::memtable::hash_of;
-    use crate::read::get::TryGet;
+    use crate::read::get::{ShortObject, TryGet};
     use crate::store::Store;
     use crate::testing::fixtures::{in_memory, key, open_in};
     use crate::{ByteRange, Lookup, block_on};
@@ -449,7 +444,6 @@ mod tests {
     /// Threads that write and read the places of one set never read a value that is mixed of two.
     #[test]
     fn no_cached_value_is_torn() {
-        let store = store(Environment::default());
         let cache = ReadCache::new(0);
         let ended = AtomicBool::new(false);
         let check = |number: u64| {
@@ -461,15 +455,14 @@ mod tests {
         };
         std::thread::scope(|scope| {
             for writer in 0..2_u64 {
-                let (cache, ended, inner) = (&cache, &ended, &*store.0);
+                let (cache, ended) = (&cache, &ended);
                 scope.spawn(move || {
                     for number in 0..30_000_u64 {
                         let (name, version) = ([number as u8 % 4; 9], number * 2 + writer);
                         let value = [version as u8; 150];
                         let entry =
                             InlineEntry { modified_ns: version, end: None, metadata: &[], value: &value };
-                        let found = ShortObject { inner, version: Lsn(version), entry, is_settled: true };
-                        cache.put(hash_of(&name), &name, &found, 0);
+                        cache.put(hash_of(&name), &name, Lsn(version), &entry, 0);
                     }
                     ended.store(true, Ordering::Relaxed);
                 });
@@ -500,8 +493,8 @@ mod tests {
             });
             held.recv().unwrap();
             for _ in 0..3 {
-                assert_eq!(shown(&store, "a"), Some(b"old".to_vec()));
-                assert!(!is_cached(&store, "a"));
+                assert_eq!(shown(store, "a"), Some(b"old".to_vec()));
+                assert!(!is_cached(store, "a"));
             }
             drop(token);
         });
