@@ -82,6 +82,7 @@ const HUNTS: &[Hunt] = &[
     ("IdentityIgnored", STORE, "identity::reused_block_never_serves_old_value"),
     ("ConditionsForgetFrozen", SCHEDULES, "sessions::conditions_let_one_through"),
     ("InFlightServed", SCHEDULES, "readers::value_seen_by_reader_survives_crash"),
+    ("TornReadCache", UNITS, "memtable::read_cache::tests::no_cached_value_is_torn"),
     ("FrozenNotRead", SCHEDULES, "readers::operations_on_a_key_are_linearizable"),
     ("OutcomesForgotten", STORE, "write_batches::repeated_write_after_crash_is_applied_once"),
     ("ReaperUnconditional", STORE, "updating::the_reaper_gives_space_back"),

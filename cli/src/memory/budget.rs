@@ -99,7 +99,7 @@ pub(crate) struct MemoryBudget {
     store: u64,
     grpc: u64,
     redis: u64,
-    short_values: u64,
+    pub(crate) short_values: u64,
     connections: u64,
     /// The program, and backups.
     fixed: u64,
@@ -131,6 +131,7 @@ impl MemoryBudget {
         };
         let [store, grpc, redis, short_values, connections] = share(parts, rest);
         let cache = wanted.cache.unwrap_or_else(|| cache_within(wanted, store));
+        let short_values = short_values.min(short_values_of(cache));
         let memtable = memtable_of(wanted, cache);
         let (total, deadlines) = (wanted.total, deadlines_of(cache));
         Ok(Self {
@@ -172,7 +173,6 @@ impl MemoryBudget {
                 .unwrap_or(u32::MAX)
                 .clamp(6 << 20, most.connection_window_bytes),
             waiting_bytes_max: bytes(waiting).min(most.waiting_bytes_max),
-            read_cache_bytes_max: bytes(self.short_values / 2).min(most.read_cache_bytes_max),
             ..most
         }
     }
@@ -202,7 +202,6 @@ impl MemoryBudget {
             reply_bytes_max: command.min(most.reply_bytes_max),
             answer_bytes_max: answer,
             pending_bytes_max: (held / 2).max(2 * answer).min(most.pending_bytes_max),
-            read_cache_bytes_max: bytes(self.short_values / 2).min(most.read_cache_bytes_max),
             ..most
         }
     }
@@ -269,7 +268,7 @@ fn parts(wanted: &Wanted) -> [Part; 5] {
             weight: 2,
         },
         Part { min: redis(REDIS_MIN), max: redis(redis_max), weight: 3 },
-        Part { min: MIB, max: 32 * MIB, weight: 1 },
+        Part { min: MIB, max: short_values_of(most), weight: 1 },
         connections(wanted.tls),
     ]
 }
@@ -287,6 +286,11 @@ fn store_bytes(wanted: &Wanted, cache: u64) -> u64 {
     let kept = (cache / 8).min(16 * MIB);
     let memtables = memtable_of(wanted, cache).saturating_mul(3) / 2;
     [cache / 32, rewritten, kept, deadlines_of(cache), memtables].into_iter().fold(cache, u64::saturating_add)
+}
+
+/// Bytes of the read cache: a scattered hot set of short values needs it in place of whole pages.
+fn short_values_of(cache: u64) -> u64 {
+    (cache / 4).max(MIB)
 }
 
 /// Bytes of the engine's list of keys with a deadline.

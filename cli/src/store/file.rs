@@ -101,6 +101,8 @@ pub(crate) struct StoreOptions {
     pub(crate) deadlines: Size,
     /// Maximum bytes of the values that one transaction reads.
     pub(crate) looks: Size,
+    /// Memory for short values that are read often.
+    pub(crate) short_values: Size,
     pub(crate) io: Io,
     /// Buckets whose values have separate space.
     pub(crate) own_space: Vec<String>,
@@ -127,6 +129,7 @@ impl Default for StoreOptions {
             memtable: None,
             deadlines: Size(16 << 20),
             looks: Size(64 << 20),
+            short_values: Size(16 << 20),
             io: Io::Auto,
             own_space: Vec::new(),
             discard: false,
@@ -271,6 +274,7 @@ fn tuning(options: &StoreOptions) -> Tuning {
             .map_or(u64::MAX, |age| u64::try_from(age.as_nanos()).unwrap_or(u64::MAX)),
         deadlines_bytes_max: usize::try_from(options.deadlines.0).unwrap_or(usize::MAX),
         looks_bytes_max: options.looks.0,
+        read_cache_bytes: usize::try_from(options.short_values.0).unwrap_or(usize::MAX),
         ..Tuning::default()
     }
 }

@@ -106,6 +106,8 @@ pub enum Bug {
     InFlightServed,
     /// R6: readers skip the frozen memtable.
     FrozenNotRead,
+    /// R6: a reader of the read cache does not notice that the value was written meanwhile.
+    TornReadCache,
     /// R17: a repeated write is executed again.
     OutcomesForgotten,
     /// R18: the reaper deletes an object that was rewritten meanwhile.

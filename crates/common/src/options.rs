@@ -158,6 +158,8 @@ pub struct Tuning {
     pub walked_for_room_max: u64,
     /// Bytes of all values that one transaction reads: they are in memory at the same time.
     pub looks_bytes_max: u64,
+    /// Memory for short values that are read often, in bytes; taken as they are read.
+    pub read_cache_bytes: usize,
     /// Bytes of records in one batch of the log.
     pub batch_bytes_max: usize,
     /// Records in all memtables.
@@ -210,6 +212,7 @@ impl Default for Tuning {
             deadlines_bytes_max: 16 << 20,
             walked_for_room_max: 65_536,
             looks_bytes_max: 64 << 20,
+            read_cache_bytes: 16 << 20,
             batch_bytes_max: 2 << 20,
             memtable_records_max: 1_000_000,
             lend_bytes_min: 1 << 20,

@@ -31,7 +31,7 @@
 //! `shoal-image`, each with a map in its `lib.rs`.
 //!
 //! The path of a put: [`put`](Store::put) (`write/put.rs`), `write/append.rs`, `memtable/`, the log; later `apply/` and
-//! `checkpoint/publish.rs`. The path of a get: `read/read_cache.rs` (on a dispatch thread), `read/get.rs`, `memtable/`, the trees, the
+//! `checkpoint/publish.rs`. The path of a get: `memtable/read_cache.rs`, `read/get.rs`, `memtable/`, the trees, the
 //! value. Recovery: `recovery/read.rs`, `recovery/open.rs`. Rules R1 to R40 (INV-1 to INV-40) are in `docs/invariants.md`.
 
 mod apply;
@@ -55,8 +55,8 @@ pub use testing::hostile;
 pub use growth::raise_cap::CapChange;
 pub use maintenance::scrub::ScrubReport;
 pub use read::changes::{ChangedObject, ChangesPage, ChangesPlace, KeyPlace, PlacedKey, Since, TreePage};
+pub use read::counted::CountedReader;
 pub use read::get::{Lookup, ShortObject, TryGet};
-pub use read::read_cache::ReadCache;
 pub use read::snapshot::{SNAPSHOT_PAGE_MAX, Snapshot, SnapshotPage, SnapshotPlace};
 pub use read::streams::DAMAGED_RANGES_MAX;
 pub use read::value_reader::ValueReader;

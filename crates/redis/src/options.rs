@@ -125,8 +125,6 @@ pub struct RedisLimits {
     /// Bytes of untaken answers and of commands in progress, of all connections of a thread; above it, the connections that do
     /// not take their answers are closed, the largest first.
     pub answers_bytes_max: usize,
-    /// Bytes of short values in the read caches of all threads together.
-    pub read_cache_bytes_max: usize,
     /// The minimum rate of a started command; a client that sends less is closed. A connection may leave its answers untaken
     /// for the time for which a client may be silent.
     pub min_rate: MinRate,
@@ -146,7 +144,6 @@ impl Default for RedisLimits {
             answer_bytes_max: 8 << 20,
             pending_bytes_max: 256 << 20,
             answers_bytes_max: 512 << 20,
-            read_cache_bytes_max: 16 << 20,
             min_rate: MinRate::default(),
         }
     }

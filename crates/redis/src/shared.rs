@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bytes::BytesMut;
 use shoal_base::{AwakeClock, BLOCK_BYTES};
-use shoal_engine::{ReadCache, Ticket};
+use shoal_engine::{CountedReader, Ticket};
 use smallvec::SmallVec;
 
 use crate::frontend::FrontendRef;
@@ -26,8 +26,8 @@ const PINNED_SHARE: usize = 8;
 /// The state that the connections of a thread share.
 pub(crate) struct Shared {
     pub frontend: FrontendRef,
-    /// Short values that this thread read lately.
-    pub read_cache: ReadCache,
+    /// The gets of this thread.
+    pub reader: CountedReader,
     /// Memory that requests are received into; filled parts are split off.
     pub block: BytesMut,
     /// Bytes of unfinished commands.
@@ -57,12 +57,12 @@ impl Shared {
     pub(crate) fn new(frontend: FrontendRef) -> Self {
         let now_ns = frontend.clock.monotonic_ns();
         let threads = frontend.options.threads.unwrap_or(1).max(1);
-        let read_cache = frontend.store.read_cache(frontend.options.limits.read_cache_bytes_max / threads);
+        let reader = frontend.store.reader();
         let pinned_max = frontend.store.stat().pool.frames * BLOCK_BYTES / PINNED_SHARE / threads;
         let ledger = Ledger::new(frontend.memory.clone());
         Self {
             frontend,
-            read_cache,
+            reader,
             ledger,
             block: BytesMut::new(),
             received: 0,

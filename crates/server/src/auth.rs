@@ -13,10 +13,8 @@ use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 
-use shoal_engine::{RequestId, Store, Waiting};
+use shoal_engine::{Lookup, ObjectKey, RequestId, ShortObject, Store, TryGet, Waiting};
 use shoal_frontend::{NotAllowed, Rights, Security};
-
-use crate::read_cache::{BYTES_MAX, CachedReads, ReadCaches};
 
 /// The sender of a request, as it presents itself, unverified.
 #[derive(Clone, Copy, Debug)]
@@ -80,7 +78,6 @@ pub struct Gate {
 
 struct Shared {
     store: Store,
-    read_caches: ReadCaches,
     insecure: bool,
     security: Security,
     /// Each connection of HTTP/2 holds a clone.
@@ -102,18 +99,7 @@ impl Gate {
     /// A gate before `store`. With `insecure`, callers from other machines are let in too if `security` has no credentials to ask for.
     #[must_use]
     pub fn new(store: Store, insecure: bool, security: Security) -> Self {
-        Self::with_read_caches(store, insecure, security, BYTES_MAX)
-    }
-
-    /// The same with read caches of `bytes_max` bytes together.
-    pub(crate) fn with_read_caches(
-        store: Store,
-        insecure: bool,
-        security: Security,
-        bytes_max: usize,
-    ) -> Self {
-        let read_caches = ReadCaches::new(&store, bytes_max);
-        let shared = Shared { store, read_caches, insecure, security, connections: Arc::default() };
+        let shared = Shared { store, insecure, security, connections: Arc::default() };
         Self { shared: Arc::new(shared) }
     }
 
@@ -319,9 +305,17 @@ impl<T> Authenticated<T> {
         self.shared.store.gather(work)
     }
 
-    /// Short values that this thread recently served; only the ones that the caller may read.
-    pub(crate) fn read_cache(&self) -> CachedReads<'_> {
-        self.shared.read_caches.here(&self.shared.store, self.rights.as_deref())
+    /// As [`Store::try_get`]. An object that the caller may not read is not searched for.
+    #[inline]
+    pub(crate) fn try_get<R>(
+        &self,
+        key: &ObjectKey,
+        show: impl FnOnce(Option<&ShortObject<'_>>) -> R,
+    ) -> TryGet<R> {
+        if self.rights.as_ref().is_some_and(|rights| rights.allow_read(key.bucket()).is_err()) {
+            return TryGet::MustWait(Lookup::default());
+        }
+        self.shared.store.try_get(key, show)
     }
 }
 

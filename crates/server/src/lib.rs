@@ -24,7 +24,6 @@ mod flow;
 mod listen;
 mod operations;
 mod options;
-mod read_cache;
 #[cfg(test)]
 mod testing;
 mod timing;

@@ -114,12 +114,7 @@ impl Server {
         let mut changes = security.changes();
         let drain = watch::Sender::new(false);
         let dispatch = Arc::new(Dispatch {
-            gate: Gate::with_read_caches(
-                store.clone(),
-                insecure,
-                security.clone(),
-                limits.read_cache_bytes_max,
-            ),
+            gate: Gate::new(store.clone(), insecure, security.clone()),
             security,
             kv_bucket,
             gzip,

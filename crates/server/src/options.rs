@@ -9,7 +9,6 @@ use shoal_frontend::{MinRate, Security};
 use shoal_metrics::Metrics;
 
 use crate::operations::report::ReportSource;
-use crate::read_cache;
 use crate::wire::CONNECTION_WINDOW_BYTES;
 
 /// The options of a server.
@@ -85,8 +84,6 @@ pub struct ServerLimits {
     /// Bytes that HTTP/2 may hold of the messages of all connections that wait for room. Further long requests are refused with
     /// RESOURCE_EXHAUSTED at once.
     pub waiting_bytes_max: usize,
-    /// Bytes of short values in the read caches of all threads together.
-    pub read_cache_bytes_max: usize,
     /// The time for which a message of more than 4 KiB waits in all, separate or of a stream that its caller sends, if there is no room for
     /// the rest of it; then the call is refused with RESOURCE_EXHAUSTED.
     pub room_wait_max: Duration,
@@ -109,7 +106,6 @@ impl Default for ServerLimits {
             connection_bytes_in_flight_max: 128 << 20,
             connection_window_bytes: CONNECTION_WINDOW_BYTES,
             waiting_bytes_max: 384 << 20,
-            read_cache_bytes_max: read_cache::BYTES_MAX,
             room_wait_max: Duration::from_secs(30),
             min_rate: MinRate::default(),
             greeting_max: Duration::from_secs(10),

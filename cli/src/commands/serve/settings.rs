@@ -86,6 +86,7 @@ impl Settings {
                 memtable: Some(Size(memory.memtable)),
                 deadlines: Size(memory.deadlines),
                 looks: Size(memory.looks),
+                short_values: Size(memory.short_values),
                 io: arguments.io.unwrap_or_default(),
                 own_space: arguments.own_space.unwrap_or_default(),
                 discard: arguments.discard.unwrap_or(false),

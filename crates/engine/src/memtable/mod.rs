@@ -6,6 +6,7 @@
 
 pub(crate) mod admission;
 mod keys;
+pub(crate) mod read_cache;
 pub(crate) mod turns;
 pub(crate) mod watched_keys;
 pub(crate) mod write_counts;

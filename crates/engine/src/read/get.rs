@@ -19,6 +19,8 @@ use shoal_tree::layers::{SearchState, Searched};
 use shoal_value::{Entry, Home, InlineEntry, Located, Meta, decode_metadata, split_leaf_entry};
 
 use crate::counters::OperationCounters;
+use crate::memtable::hash_of;
+use crate::memtable::read_cache::ReadCache;
 use crate::store::{Inner, Store};
 use crate::tablet::tree_io::{PoolPage, PoolPages, Remembers, tree_of};
 use crate::tablet::view::View;
@@ -144,6 +146,7 @@ impl Store {
     ) -> Result<Option<Object>, E> {
         let inner = &*self.0;
         inner.check_open()?;
+        let was_tried = matches!(lookup.0, Progress::Tree(..));
         // The view is held until the read completes: its blocks are not reused before (R16).
         let (_view, found) = match lookup.0 {
             Progress::Begin => {
@@ -165,6 +168,9 @@ impl Store {
         admit(bytes)?;
         let object = inner.read_object(&found, first, bytes, Hint::Lookup).await?;
         inner.count_get(bytes);
+        if was_tried && found.is_inline() {
+            inner.keep_read(key, found.entry.value_bytes as usize);
+        }
         Ok(Some(object))
     }
 
@@ -249,7 +255,8 @@ impl Inner {
         (None, is_settled)
     }
 
-    /// Shows the newest durable state of a key to `show` if memory has it.
+    /// Shows the newest durable state of a key to `show` if memory has it: the read cache, or memtables and pool.
+    #[inline]
     pub(crate) fn try_get<T>(
         &self,
         key: &ObjectKey,
@@ -258,6 +265,46 @@ impl Inner {
         if self.check_open().is_err() {
             return TryGet::MustWait(Lookup::default());
         }
+        let hash = hash_of(key.encoded());
+        // Read before the lookup: a write during the lookup changes the count.
+        let count = self.tablets.write_counts.now(hash);
+        let cached = self.read_cache.find(hash, key.encoded());
+        if let Some(value) = &cached
+            && value.count == count
+            && !self.is_over(value.end(), value.version())
+        {
+            let (version, entry) = (value.version(), value.entry());
+            return TryGet::Shown(show(Some(&ShortObject { inner: self, version, entry, is_settled: true })));
+        }
+        self.try_search(key, |found| {
+            if let Some(found) = found
+                && found.is_settled
+                && ReadCache::fits(key.encoded().len(), found.value().len())
+                && (cached.is_some() || self.read_cache.missed_again(hash))
+            {
+                self.read_cache.put(hash, key.encoded(), found.version, &found.entry, count);
+            }
+            show(found)
+        })
+    }
+
+    /// Caches the value of a key that misses often, after a get that read its leaf from the device. The leaf is searched
+    /// again, because that get does not know if a newer record is in flight.
+    pub(crate) fn keep_read(&self, key: &ObjectKey, value_bytes: usize) {
+        let hash = hash_of(key.encoded());
+        if !ReadCache::fits(key.encoded().len(), value_bytes) || !self.read_cache.missed_again(hash) {
+            return;
+        }
+        let count = self.tablets.write_counts.now(hash);
+        self.try_search(key, |found| {
+            if let Some(found) = found.filter(|found| found.is_settled) {
+                self.read_cache.put(hash, key.encoded(), found.version, &found.entry, count);
+            }
+        });
+    }
+
+    /// As [`Self::try_get`], without the read cache.
+    fn try_search<T>(&self, key: &ObjectKey, show: impl FnOnce(Option<&ShortObject<'_>>) -> T) -> TryGet<T> {
         let view = self.tablets.of(key).view();
         let (record, is_settled) = self.record_of(&view, key.encoded());
         let leaf;

@@ -1,10 +1,10 @@
-//! The path of a get: one object, a listing, the buckets, a stream, a snapshot and its changes; and the read cache of a dispatch thread.
+//! The path of a get: one object, a listing, the buckets, a stream, a snapshot and its changes.
 
 pub(crate) mod buckets;
 pub(crate) mod changes;
+pub(crate) mod counted;
 pub(crate) mod get;
 pub(crate) mod list;
-pub(crate) mod read_cache;
 pub(crate) mod results;
 pub(crate) mod snapshot;
 pub(crate) mod streams;

@@ -33,6 +33,7 @@ use crate::checkpoint::checkpointer::Checkpointer;
 use crate::checkpoint::publish::Changes;
 use crate::counters::OperationCounters;
 use crate::gc::relocate::Relocator;
+use crate::memtable::read_cache::ReadCache;
 use crate::store::background::Maintenance;
 use crate::store::last_backup::BackupNote;
 use crate::tablet::tablets::Tablets;
@@ -106,6 +107,7 @@ pub(crate) struct Inner {
     /// The last backup, as it was noted.
     pub last_backup: Mutex<Option<BackupNote>>,
     pub counters: Arc<OperationCounters>,
+    pub read_cache: ReadCache,
 }
 
 impl Inner {
@@ -129,6 +131,7 @@ impl Inner {
             own: checkpointer.own.clone(),
             tablets: checkpointer.tablets.clone(),
             counters: checkpointer.counters.clone(),
+            read_cache: ReadCache::new(checkpointer.tuning.read_cache_bytes),
             relocator: Relocator::new(checkpointer.clone()),
             checkpointer,
             maintenance,

@@ -1,4 +1,4 @@
-//! All calls of the engine that read, for the commands of every family. Next: `read/read_cache.rs` and `read/get.rs` of the engine.
+//! All calls of the engine that read, for the commands of every family. Next: `memtable/read_cache.rs` and `read/get.rs` of the engine.
 
 use bytes::Bytes;
 use shoal_base::limits::LIST_PAGE_MAX;
@@ -25,7 +25,7 @@ pub(crate) fn try_get<T>(
     key: &ObjectKey,
     show: impl FnOnce(Option<&[u8]>) -> T,
 ) -> TryGet<T> {
-    shared.read_cache.try_get(key, |found| show(found.map(ShortObject::value)))
+    shared.reader.try_get(key, |found| show(found.map(ShortObject::value)))
 }
 
 /// Answers the value of a key; its search continues at `lookup`.

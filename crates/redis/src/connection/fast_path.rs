@@ -3,6 +3,7 @@
 //! Next: a SET goes to `try_sets` (`command/write.rs`) and then waits in `in_flight.rs`; a GET is answered by `try_get`
 //! (`command/read.rs`). All other commands start in `start.rs`.
 
+use bytes::Bytes;
 use shoal_base::hash::hash64;
 use shoal_engine::{Lookup, ObjectKey, Ticket, TryGet};
 use shoal_metrics::RequestResult;
@@ -12,6 +13,7 @@ use smallvec::smallvec;
 use super::Connection;
 use super::in_flight::ANSWER_BYTES_GUESS;
 use super::start::timed;
+use crate::answer::Answer;
 use crate::command::call::{Order, Replies, is};
 use crate::command::{read, table, write};
 use crate::shared::Shared;
@@ -84,7 +86,7 @@ impl Connection {
             self.queue.now = set;
             self.queue.wait_for_writes(last, writes);
         }
-        shared.read_cache.settle();
+        shared.reader.settle();
         shared.commands += commands;
         if let Some((hash, key, lookup)) = missed {
             self.queue.now = get;
@@ -100,6 +102,20 @@ impl Connection {
                 self.finished.add(get.clone(), result, count);
             }
         }
+    }
+
+    /// Starts a GET beside commands in flight: its answer waits for theirs. Returns false if its key is not valid.
+    pub(super) fn start_get(&mut self, shared: &mut Shared, words: &[Bytes]) -> bool {
+        let [_, name] = words else { return false };
+        let Ok(key) = shared.frontend.bucket.key(name) else { return false };
+        let copied = |value: &[u8]| Answer::Bulk(Bytes::copy_from_slice(value));
+        let read = read::try_get(shared, &key, |value| value.map_or(Answer::Null, copied));
+        shared.reader.settle();
+        match read {
+            TryGet::Shown(answer) => self.answer(answer),
+            TryGet::MustWait(lookup) => self.resume_get(shared, hash64(name), key, lookup),
+        }
+        true
     }
 
     /// Runs a GET, whose key has this hash, as a task that continues its search.

@@ -15,7 +15,6 @@ use crate::answer::assembly::{Assembly, Value, part_len};
 use crate::auth::Authenticated;
 use crate::convert;
 use crate::failure::Failure;
-use crate::read_cache::CachedReads;
 
 /// Reads of one request at the same time: enough to keep a device busy, few enough that useless reads (once the answer
 /// is full) stay few.
@@ -35,7 +34,7 @@ pub(crate) async fn multi_get(request: Authenticated<Bytes>) -> Result<Box<Buffe
     let mut rest = &batch.items[..];
     loop {
         let lookup;
-        (rest, lookup) = answer.add_cached(&mut admitted.read_cache(), &batch, rest);
+        (rest, lookup) = answer.add_cached(&admitted, &batch, rest);
         let Some((item, behind)) = rest.split_first() else { break };
         // It waits for the device, so the next ones may as well.
         let wave;
@@ -73,12 +72,12 @@ impl Answer {
     /// on, and its search so far.
     fn add_cached<'a>(
         &mut self,
-        cache: &mut CachedReads<'_>,
+        admitted: &Authenticated<()>,
         batch: &Batch<Wanted>,
         items: &'a [Item<Wanted>],
     ) -> (&'a [Item<Wanted>], Lookup) {
         for (at, item) in items.iter().enumerate() {
-            if let TryGet::MustWait(lookup) = self.try_add(cache, batch, item) {
+            if let TryGet::MustWait(lookup) = self.try_add(admitted, batch, item) {
                 return (items.get(at..).unwrap_or_default(), lookup);
             }
         }
@@ -88,7 +87,7 @@ impl Answer {
     /// Adds the result of an item, if it is known without waiting.
     fn try_add(
         &mut self,
-        cache: &mut CachedReads<'_>,
+        admitted: &Authenticated<()>,
         batch: &Batch<Wanted>,
         item: &Item<Wanted>,
     ) -> TryGet<()> {
@@ -103,7 +102,7 @@ impl Answer {
                 return TryGet::Shown(());
             }
         };
-        cache.try_get(&key, |object| match object.map(|object| (object.info(), object.value())) {
+        admitted.try_get(&key, |object| match object.map(|object| (object.info(), object.value())) {
             None => self.add(failed(Failure::not_found(&key)), Value::None),
             Some((Err(error), _)) => self.add(failed(Failure::of(&error)), Value::None),
             Some((Ok(info), value)) => {

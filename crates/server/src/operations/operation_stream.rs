@@ -31,7 +31,6 @@ use crate::call::with_value::WithValue;
 use crate::convert;
 use crate::failure::Failure;
 use crate::flow::MemoryPermit;
-use crate::read_cache::CachedReads;
 use crate::timing::{StreamTimer, result_of_code};
 
 /// Operations of one stream under way at the same time.
@@ -273,12 +272,11 @@ impl<B: FrameBody> Operations<B> {
         let admitted = Arc::clone(&self.admitted);
         let requests = std::mem::take(&mut self.requests);
         admitted.gather(|| {
-            let mut cache = admitted.read_cache();
             while self.has_room()
                 && let Some(item) = requests.items.get(self.taken)
             {
                 self.taken += 1;
-                if let Some(lookup) = self.try_do(&requests, item, &mut cache) {
+                if let Some(lookup) = self.try_do(&requests, item) {
                     self.run(&requests, item, lookup, context);
                 }
             }
@@ -289,12 +287,7 @@ impl<B: FrameBody> Operations<B> {
 
     /// Executes an operation without further options, if the store can do so without waiting. Otherwise the operation needs a task, which
     /// resumes the search that this returns.
-    fn try_do(
-        &mut self,
-        batch: &Batch<Numbered>,
-        item: &Item<Numbered>,
-        cache: &mut CachedReads<'_>,
-    ) -> Option<Lookup> {
+    fn try_do(&mut self, batch: &Batch<Numbered>, item: &Item<Numbered>) -> Option<Lookup> {
         let begin = Some(Lookup::default());
         if item.says_more {
             return begin;
@@ -312,7 +305,7 @@ impl<B: FrameBody> Operations<B> {
             Action::Get => {
                 let number = item.extra.number;
                 let ready = self.ready.get_or_insert_with(|| Assembly::new(ANSWER_BYTES_GUESS));
-                let read = cache.try_get(&key, |object| {
+                let read = self.admitted.try_get(&key, |object| {
                     let (result, value) = match object.map(|object| (object.info(), object.value())) {
                         None => (failed(number, Failure::not_found(&key)), Value::None),
                         Some((Err(error), _)) => (failed(number, Failure::of(&error)), Value::None),
