@@ -275,7 +275,7 @@ impl Checkpointer {
             // The leaves that are read and not looked up yet.
             asked = asked.max(layered.old.len() - old.len());
             let waiting = asked + old.len() - layered.old.len();
-            let most = source.ahead_max().max(SETTLED_AT_LEAST).min(SETTLED_AT_A_TIME).min(source.depth());
+            let most = source.ahead_max().clamp(SETTLED_AT_LEAST, SETTLED_AT_A_TIME).min(source.depth());
             if waiting <= most / 2 && asked < layered.old.len() {
                 let some = &layered.old[asked..layered.old.len().min(asked + most - waiting)];
                 let leaves: Vec<PageRef> = some.iter().filter_map(|(_, leaf)| leaf.page()).collect();
