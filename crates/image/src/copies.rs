@@ -4,6 +4,7 @@ use shoal_base::codec::Reader;
 use shoal_common::error::{Error, Result};
 use shoal_common::injected_bug::{Bug, injected};
 use shoal_device::{Device, IoBuf};
+use shoal_log::format::COUNTER_MAX;
 
 use crate::layout::SUPERBLOCK_COPIES;
 use crate::superblock::{FORMAT_VERSION, MAGIC, NUMBER_OFFSET, Superblock, is_whole, needs};
@@ -123,11 +124,15 @@ pub async fn write(device: &Device, superblock: &Superblock) -> Result<()> {
 /// one; the slot's next superblock writes that one.
 ///
 /// # Errors
-/// [`Error::NoRoom`]: neither copy is on the device. As the device; the number must not be used again then (R20).
+/// [`Error::NoRoom`]: neither copy is on the device. [`Error::Corrupt`]: a total of a forged tree is larger than any store's, and an opening
+/// would refuse the superblock. As the device; the number must not be used again then (R20).
 pub async fn write_copies(device: &Device, superblock: &Superblock) -> Result<()> {
     let slot = if injected(Bug::OneSlot) { 0 } else { (superblock.number % 2) as usize };
     let slot = SUPERBLOCK_COPIES[slot];
-    assert!(superblock.is_sensible(), "an opening accepts the superblock that is written");
+    if !superblock.is_sensible(COUNTER_MAX) {
+        let what = "the superblock to be written has a number that no store reaches".into();
+        return Err(Error::Corrupt { what, block: slot[0] });
+    }
     let mut batch = device.batch();
     let writes = slot.map(|block| batch.add(device.write(block, superblock.encode())));
     batch.start();

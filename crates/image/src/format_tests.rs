@@ -268,6 +268,26 @@ fn superblock_with_applied_records_above_its_ceiling_is_refused() {
     assert!(Superblock::decode(&value.encode()).is_none());
 }
 
+/// The first publish after an opening would count past the limit.
+#[test]
+fn superblock_without_room_for_its_successors_is_refused() {
+    let mut value = superblock();
+    value.number = 1 << 59;
+    assert!(Superblock::decode(&value.encode()).is_some());
+    value.number += 1;
+    assert!(Superblock::decode(&value.encode()).is_none());
+}
+
+/// The entries of a forged tree can count more than a store holds.
+#[test]
+fn superblock_that_an_opening_refuses_is_not_written() {
+    let mut value = superblock();
+    value.tablets[0].root.entries = shoal_tree::ENTRIES_MAX + 1;
+    let device = shoal_device::Device::new(std::sync::Arc::new(shoal_device::MemDevice::new(64)));
+    let written = shoal_base::task::block_on(crate::copies::write_copies(&device, &value));
+    assert!(matches!(written, Err(shoal_common::error::Error::Corrupt { .. })), "{written:?}");
+}
+
 /// The list of a tablet's layers, and a tombstone.
 #[test]
 fn layer_layout_matches_document() {

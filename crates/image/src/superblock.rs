@@ -26,6 +26,8 @@ pub const FORMAT_VERSION: u32 = 3;
 /// The oldest version that can be opened: the first opening for writing upgrades it to [`FORMAT_VERSION`]
 /// (`docs/operate/upgrade.md`).
 pub(crate) const FORMAT_VERSION_OLDEST: u32 = 2;
+/// The largest counter of a superblock that is read: no store counts so far that its successors reach [`COUNTER_MAX`].
+const COUNTER_FOUND_MAX: u64 = COUNTER_MAX / 2;
 const CRC_OFFSET: usize = BLOCK_BYTES - 4;
 /// The offset of the version, the same in every version.
 const VERSION_OFFSET: usize = 8;
@@ -207,7 +209,7 @@ impl Superblock {
         if !is_whole(block) || needs(block).is_some() {
             return None;
         }
-        Self::decode_fields(block).ok().filter(Self::is_sensible)
+        Self::decode_fields(block).ok().filter(|superblock| superblock.is_sensible(COUNTER_FOUND_MAX))
     }
 
     fn decode_fields(block: &[u8]) -> std::result::Result<Self, Truncated> {
@@ -290,8 +292,9 @@ impl Superblock {
         FoundTime::new(self.clock.clone(), self.wall_high_ns, self.epoch, is_older)
     }
 
-    /// Returns true if the fields are plausible: decoders of the structures that they describe rely on this.
-    pub(crate) fn is_sensible(&self) -> bool {
+    /// Returns true if the fields are plausible and no counter is above `counter_max`: decoders of the structures that they describe rely on
+    /// this.
+    pub(crate) fn is_sensible(&self, counter_max: u64) -> bool {
         let (layout, tail) = (&self.layout, &self.log_tail);
         let usable = layout.data_first()..self.device_blocks;
         let groups = layout.blocks_max.div_ceil(u64::from(layout.group_blocks.max(1)));
@@ -320,7 +323,7 @@ impl Superblock {
             && self.space.is_sensible(layout)
             // The first record has number 1.
             && tail.first_lsn > Lsn::NONE
-            && counters.iter().all(|&counter| counter <= COUNTER_MAX)
+            && counters.iter().all(|&counter| counter <= counter_max)
             && self.clock.is_sensible()
             && !self.tablets.is_empty()
             && self.tablets.iter().all(|tablet| tablet.is_sensible(&usable))

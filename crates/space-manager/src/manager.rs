@@ -375,18 +375,19 @@ impl SpaceManager {
         self.discarded.load_full()
     }
 
-    /// Removes runs outside of the data area from the runs that an apply frees. Only a tree that contradicts itself
-    /// under valid checksums names such runs: freed, they would be allocated, log and superblocks included, or stop the
-    /// process.
+    /// Removes runs outside of the data area, and runs of which a part is free, from the runs that an apply frees. Only a
+    /// tree that contradicts itself or the space image under valid checksums names such runs: freed, they would be
+    /// allocated, log and superblocks included, or twice.
     pub fn drop_foreign(&self, freed: &mut Vec<Run>) {
         let DataBlocks { blocks, areas } = self.data.lock().clone();
         freed.retain(|run| {
             let is_data = blocks.contains(&run.block)
                 && run.end() <= blocks.end
-                && !areas.iter().any(|area| area.overlaps(*run));
+                && !areas.iter().any(|area| area.overlaps(*run))
+                && self.space.is_used(*run);
             if !is_data && !injected(Bug::ForeignFreed) {
                 tracing::error!(
-                    "{run} is outside the data and is not freed: a tree names blocks that it cannot own"
+                    "{run} is outside the data or free, and is not freed: a tree names blocks that it cannot own"
                 );
             }
             is_data || injected(Bug::ForeignFreed)
@@ -436,9 +437,24 @@ impl SpaceManager {
         state.pending_blocks -= blocks;
         drop(state);
         if !ready.is_empty() {
-            self.give_back(&ready);
+            self.free_named(&ready);
         }
         blocks
+    }
+
+    /// Frees runs that trees named. Trees with a common page under valid checksums free it twice: then the second run stays in use.
+    fn free_named(&self, runs: &[Run]) {
+        let discarded = self.discarded.load();
+        if self.space.free_batch(runs).is_ok() {
+            runs.iter().for_each(|&run| discarded.freed(run));
+            return;
+        }
+        for &run in runs {
+            match self.space.free(run) {
+                Ok(()) => discarded.freed(run),
+                Err(error) => tracing::error!("{run} is not freed again, because trees share it: {error}"),
+            }
+        }
     }
 }
 

@@ -183,6 +183,12 @@ impl Space {
         self.lock().is_free(run)
     }
 
+    /// Returns true if no block of a run is free.
+    #[must_use]
+    pub fn is_used(&self, run: Run) -> bool {
+        self.lock().check_used(run).is_ok()
+    }
+
     /// Calls `visit` for every free run in ascending order, merged across groups: one consistent state. The lock
     /// is held meanwhile: `visit` must be quick and must not call this space.
     pub fn for_each_run(&self, visit: &mut dyn FnMut(Run)) {

@@ -1,8 +1,8 @@
 //! Reads one page: its items, searches in it, and the check of everything inside it.
 //!
 //! [`PageView::parse`] reads the header only, so that a lookup touches few bytes. Every access checks the offsets that it uses and returns
-//! [`Damage`] if they are outside the page; no bytes make it panic. Only [`PageView::check`] checks the order of the keys; a search in an
-//! unordered page finds some item or none.
+//! [`Damage`] if they are outside the page; no bytes make it panic. Only [`PageView::check`] checks the order of all keys; a search in an
+//! unordered page finds some item or none. A cursor checks the first and the last key of each page that it enters.
 
 use std::cmp::Ordering;
 use std::ops::Range;
@@ -317,10 +317,54 @@ impl<'a> PageView<'a> {
         Ok(())
     }
 
+    /// Checks that the first and the last key of the page are from `low` to `high` (exclusive): the range that the page's parent gives it.
+    /// Between pages, keys are in order then.
+    ///
+    /// # Errors
+    /// [`Damage`] if a key is outside.
     #[inline]
-    fn check_keys(&self, low: &[u8], high: Option<&[u8]>) -> Result<(), Damage> {
+    pub(crate) fn check_range(&self, low: Option<&[u8]>, high: Option<&[u8]>) -> Result<(), Damage> {
         let inner = self.header.level > 0;
         let first = usize::from(inner);
+        let Some(last) = self.count().checked_sub(1).filter(|&last| last >= first) else { return Ok(()) };
+        // A separator equal to the page's own bound would leave the first child without keys.
+        match low.map(|low| self.compare(first, low)).transpose()? {
+            Some(Ordering::Less) => return Err(Damage("a key is below the bound of its page")),
+            Some(Ordering::Equal) if inner => return Err(Damage("a separator is the bound of its page")),
+            _ => {}
+        }
+        if let Some(high) = high
+            && self.compare(last, high)? != Ordering::Less
+        {
+            return Err(Damage("a key is above the bound of its page"));
+        }
+        Ok(())
+    }
+
+    /// Checks that the keys of the page are in order.
+    ///
+    /// # Errors
+    /// [`Damage`] if they are not.
+    #[inline]
+    pub(crate) fn check_order(&self) -> Result<(), Damage> {
+        let mut previous = None;
+        for index in usize::from(self.header.level > 0)..self.count() {
+            let suffix = self.item(index)?.suffix;
+            if previous.is_some_and(|previous| previous >= suffix) {
+                return Err(Damage("keys are not in order"));
+            }
+            previous = Some(suffix);
+        }
+        Ok(())
+    }
+
+    /// Checks that the keys are in order and from `low` to `high` (exclusive), and that the prefix is the longest possible.
+    ///
+    /// # Errors
+    /// The first [`Damage`] found.
+    #[inline]
+    fn check_keys(&self, low: &[u8], high: Option<&[u8]>) -> Result<(), Damage> {
+        let first = usize::from(self.header.level > 0);
         let (low, high) = match self.lost()? {
             None => (low, high),
             Some(bounds) => {
@@ -334,27 +378,11 @@ impl<'a> PageView<'a> {
         let (Some(last), true) = (self.count().checked_sub(1), self.count() > first) else {
             return if self.prefix.is_empty() { Ok(()) } else { Err(Damage("the prefix belongs to no key")) };
         };
-        // A separator equal to the page's own bound would leave the first child without keys.
-        match self.compare(first, low)? {
-            Ordering::Less => return Err(Damage("a key is below the bound of its page")),
-            Ordering::Equal if inner => return Err(Damage("a separator is the bound of its page")),
-            _ => {}
-        }
-        if let Some(high) = high
-            && self.compare(last, high)? != Ordering::Less
-        {
-            return Err(Damage("a key is above the bound of its page"));
-        }
-        let mut previous = self.item(first)?.suffix;
-        for index in first + 1..=last {
-            let suffix = self.item(index)?.suffix;
-            if previous >= suffix {
-                return Err(Damage("keys are not in order"));
-            }
-            previous = suffix;
-        }
-        let shares_more = self.item(first)?.suffix.first().is_some_and(|byte| previous.first() == Some(byte));
-        if shares_more || (first == last && !previous.is_empty()) {
+        self.check_range(Some(low), high)?;
+        self.check_order()?;
+        let (one, other) = (self.item(first)?.suffix, self.item(last)?.suffix);
+        let shares_more = one.first().is_some_and(|byte| other.first() == Some(byte));
+        if shares_more || (first == last && !other.is_empty()) {
             return Err(Damage("the keys share more than the prefix"));
         }
         Ok(())

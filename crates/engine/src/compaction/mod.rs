@@ -63,10 +63,12 @@ impl Merge for TakeEntries {
         let Some(entry) = &op.entry else { return Ok(Fate::Delete) };
         assert!(!is_tombstone(entry), "a tombstone goes into the base (INV-31)");
         if let Old::Present(old) = old {
-            assert!(
-                version_of(old) <= version_of(entry) || injected(Bug::LayerBelowNewest),
-                "a layer holds an older version than the base (INV-26, INV-30)"
-            );
+            // A forged layer can hold such an entry (INV-26, INV-30).
+            if version_of(old) > version_of(entry) && !injected(Bug::LayerBelowNewest) {
+                let (old, new) = (version_of(old), version_of(entry));
+                let what = format!("version {new} of a key is above version {old} of the base (INV-26)");
+                return Err(Error::Corrupt { what, block: 0 });
+            }
         }
         new.extend_from_slice(entry);
         Ok(Fate::Put)
@@ -435,10 +437,17 @@ impl Checkpointer {
                 return Ok(slice);
             }
             let Some((key, found)) = item else { return Ok(slice) };
-            assert!(
-                slice.ops.last().is_none_or(|last| last.key[..] < key[..]),
-                "a slice is in the order of its keys (INV-28)"
-            );
+            // The entries of a forged leaf may be in any order.
+            let is_next = match slice.ops.last() {
+                Some(last) => last.key[..] < key[..],
+                None => layers.frontier[..] <= key[..],
+            };
+            if !is_next {
+                let block =
+                    layers.being_compacted().first().and_then(|root| root.page).map_or(0, |page| page.block);
+                let what = "the keys of a layer are not in order (INV-28)".into();
+                return Err(Error::Corrupt { what, block });
+            }
             let entry = (!is_tombstone(&found)).then(|| Bytes::copy_from_slice(&found));
             slice.bytes += (key.len() + found.len()) as u64;
             slice.ops.push(CompactionOp { key: key.into(), entry });
@@ -468,6 +477,8 @@ impl Checkpointer {
                 );
             }
             pages.sort_unstable_by_key(|page| page.block);
+            // A forged page may name a leaf twice, which is freed once.
+            pages.dedup_by_key(|page| page.block);
             for page in pages {
                 match runs.last_mut() {
                     Some(Run { block, blocks }) if *block + u64::from(*blocks) == page.block => *blocks += 1,

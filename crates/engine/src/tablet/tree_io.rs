@@ -343,7 +343,11 @@ impl<'a> PoolSink<'a> {
 impl PageSink for PoolSink<'_> {
     async fn write(&mut self, draft: &mut Draft, replaces: Option<PageRef>) -> Result<PageRef> {
         let block = self.next_block()?;
-        assert!(replaces.is_none_or(|old| old.block != block), "a published page is never overwritten (R6)");
+        // A forged page can name a child in a free block: a published page is never overwritten (R6).
+        if replaces.is_some_and(|old| old.block == block) {
+            let what = format!("a page of level {} of an index tree is in a free block", draft.level());
+            return Err(Error::Corrupt { what, block });
+        }
         let (page, bytes) = draft.seal(block);
         let mut frame = self.writer.page().await.map_err(pool_error)?;
         frame.copy_from_slice(bytes);

@@ -394,7 +394,7 @@ impl<S: PageSource> Cursor<S> {
                 if level == 0 {
                     return self.enter_leaf(at, page, Some(key)).map(|()| Descent::There);
                 }
-                if let Err(error) = self.enter_inner(at, level, page) {
+                if let Err(error) = self.enter_inner(at, level, page, true) {
                     return Err(self.damaged(depth, error));
                 }
             }
@@ -425,9 +425,37 @@ impl<S: PageSource> Cursor<S> {
         self.leaf = None;
     }
 
-    /// Adds an inner page to the path.
-    fn enter_inner(&mut self, at: PageRef, level: u8, page: S::Page) -> Result<()> {
-        let count = self.tree.view(&page, at, level)?.count();
+    /// Checks that the keys of a page are in the range that its parent gives it: entries are in order then also across leaves. The order
+    /// inside a leaf is not checked.
+    fn check_range(&mut self, view: &PageView<'_>) -> std::result::Result<(), Damage> {
+        let mut bound = std::mem::take(&mut self.key);
+        let mut checked = Ok(());
+        for is_high in [false, true] {
+            let has_bound = self.path.iter().rev().any(|step| {
+                let index = if is_high { step.next } else { step.next.saturating_sub(1) };
+                bound.clear();
+                (1..step.count).contains(&index)
+                    && self
+                        .tree
+                        .parse(&step.page, step.at, step.level)
+                        .is_ok_and(|view| view.separator(index, &mut bound).is_ok())
+            });
+            if has_bound {
+                let (low, high) = if is_high { (None, Some(&bound[..])) } else { (Some(&bound[..]), None) };
+                checked = checked.and_then(|()| view.check_range(low, high));
+            }
+        }
+        self.key = bound;
+        checked
+    }
+
+    /// Adds an inner page to the path. A scan that comes from the page before it also checks the order of its separators: each of its
+    /// children has a range of its own then, so that no child can be named again and again.
+    fn enter_inner(&mut self, at: PageRef, level: u8, page: S::Page, is_sought: bool) -> Result<()> {
+        let view = self.tree.view(&page, at, level)?;
+        let in_order = if is_sought { Ok(()) } else { view.check_order() };
+        in_order.and_then(|()| self.check_range(&view)).map_err(|damage| damage.at(at))?;
+        let count = view.count();
         self.path.push(Step { page, at, level, count, next: 0, ahead: 0 });
         Ok(())
     }
@@ -450,6 +478,7 @@ impl<S: PageSource> Cursor<S> {
     /// Like [`enter_leaf`](Self::enter_leaf); returns the range of keys lost with the leaf's base, if the scan meets it.
     fn open_leaf(&mut self, at: PageRef, page: S::Page, from: Option<&[u8]>) -> Result<Option<KeyRange>> {
         let view = self.tree.view(&page, at, 0)?;
+        self.check_range(&view).map_err(|damage| damage.at(at))?;
         let next = match from {
             Some(key) => view.find(0, key).map_err(|damage| damage.at(at))?.0,
             None => 0,
@@ -503,7 +532,7 @@ impl<S: PageSource> Cursor<S> {
             }
             let entered = match read {
                 Ok(page) if level == 1 => self.enter_leaf(child, page, None),
-                Ok(page) => self.enter_inner(child, level - 1, page),
+                Ok(page) => self.enter_inner(child, level - 1, page, false),
                 Err(error) if level == 1 => Err(self.damaged(depth, error)),
                 Err(error) => Err(error),
             };

@@ -1,6 +1,7 @@
 //! Finds the leaves of ascending keys: the page of level 1 and its current leaf are held from one key to the next. A key of the same leaf
 //! costs one comparison, another one a search in the rest of the page.
 
+use std::collections::HashSet;
 use std::ops::{Deref, Range};
 
 use shoal_base::BLOCK_BYTES;
@@ -189,7 +190,13 @@ impl Tree {
     pub async fn pages<S: PageSource>(&self, source: &S, root: Root) -> Result<(Vec<PageRef>, bool)> {
         let (mut pages, mut is_whole) = (Vec::new(), true);
         let mut waiting: Vec<(PageRef, u8)> = root.top().ok().flatten().into_iter().collect();
+        // A forged page may name a child again and again.
+        let mut entered = HashSet::new();
         while let Some((at, level)) = waiting.pop() {
+            if level > 0 && !entered.insert(at.block) {
+                is_whole = false;
+                continue;
+            }
             pages.push(at);
             if level == 0 {
                 continue;

@@ -1,5 +1,6 @@
 //! The walk over all pages and entries of a tree, for `shoal check`. It reports each problem and continues.
 
+use std::collections::HashSet;
 use std::future::Future;
 use std::ops::Deref;
 
@@ -11,7 +12,7 @@ use crate::format::Child;
 use crate::format::{Damage, PageRef};
 use crate::page::PageView;
 use crate::pages::{PageSource, ReadHint};
-use crate::{Root, Tree};
+use crate::{HEIGHT_MAX, Root, Tree};
 
 /// Maximum number of children that a walk prefetches.
 const READ_AHEAD_PAGES: usize = 64;
@@ -99,6 +100,8 @@ struct Walk<'a, S: PageSource, V> {
     key: Vec<u8>,
     /// Children that the walk prefetches now.
     window: usize,
+    /// The inner pages that were entered. A forged page may name a child again and again: without this, the walk would take exponential time.
+    entered: HashSet<u64>,
 }
 
 impl Tree {
@@ -137,6 +140,7 @@ impl Tree {
             problems: 0,
             key: Vec::new(),
             window: READ_AHEAD_FIRST,
+            entered: HashSet::new(),
         };
         match root.top() {
             Ok(None) if root.entries == 0 => {}
@@ -240,7 +244,12 @@ impl<S: PageSource, V: Visitor> Walk<'_, S, V> {
         if let Err(damage) = view.check(&subtree.low, subtree.high.as_deref()) {
             self.damaged(&subtree, damage);
         }
+        if subtree.level > 0 && !self.entered.insert(at.block) {
+            self.damaged(&subtree, Damage("the page has two parents"));
+            return Ok(());
+        }
         if subtree.level > 0 {
+            assert!(subtree.level < HEIGHT_MAX, "a tree of more than {HEIGHT_MAX} levels");
             self.path.push(Open { page, subtree, next: 0, asked: 0, entries_before, problems_before });
             return Ok(());
         }

@@ -23,9 +23,13 @@ impl<'a, K: PageSink> TreeWriter<'a, K> {
     /// Appends an entry; its key must be above the previous one.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if the entry is empty or too large; as the sink.
+    /// [`Error::Corrupt`] if it is not, because the entries are those of a forged leaf; [`Error::Invalid`] if the entry is empty or too large;
+    /// as the sink.
     pub async fn push(&mut self, key: &[u8], entry: &[u8]) -> Result<()> {
-        assert!(self.entries == 0 || *self.last < *key, "keys are not in order");
+        if self.entries > 0 && *self.last >= *key {
+            let what = format!("a tree has its keys out of order at {}", key.escape_ascii());
+            return Err(Error::Corrupt { what, block: 0 });
+        }
         if entry.is_empty() || key.len() + entry.len() > ENTRY_BYTES_MAX {
             return Err(Error::Invalid(format!("an entry of {} bytes", entry.len())));
         }

@@ -8,6 +8,8 @@
 
 #[cfg(test)]
 mod child;
+#[cfg(test)]
+mod forged_tests;
 mod layout;
 mod limit;
 #[cfg(test)]
