@@ -32,7 +32,7 @@ use crate::checkpoint::closing::Closing;
 use crate::checkpoint::publish::CEILING_STEP;
 use crate::checkpoint::rate::MoveLimits;
 use crate::growth::at_opening::raise_cap;
-use crate::growth::hold_room::hold_room;
+use crate::growth::hold_room::{hold_room, make_holes};
 use crate::maintenance::workers;
 use crate::memtable::admission::{Admission, records_max};
 use crate::memtable::hash_of;
@@ -131,7 +131,12 @@ impl Recovery {
         );
         // Without an opening of its own, the superblock that was found stays the newest.
         let found = options.read_only.then(|| self.superblock.clone());
-        let (log, worker) = self.open_log(replayed, &options, &environment).await?;
+        let gives_back = gives_back(&self.device, &options);
+        if gives_back {
+            // R10: the log's records have taken their blocks.
+            make_holes(&self.device, &space);
+        }
+        let (log, worker) = self.open_log(replayed, &space, &options, &environment).await?;
         let mut tuning = options.tuning;
         let deadlines_bytes_max = tuning.deadlines_bytes_max;
         tuning.move_bytes_max = tuning.move_bytes_max.min(options.cache_bytes / 8);
@@ -154,7 +159,7 @@ impl Recovery {
             grower: Token::default(),
             growth: GrowthHistory::default(),
             closing: Closing::new(environment.clock.clone()),
-            move_limits: MoveLimits::new(options.pause_relocation, options.discard),
+            move_limits: MoveLimits::new(options.pause_relocation, gives_back),
             helpers: worker.as_ref().map(|worker| worker.helpers()),
             gives_up: options.accept_damaged_log,
         };
@@ -226,6 +231,7 @@ impl Recovery {
     async fn open_log(
         &mut self,
         replayed: Replayed,
+        space: &SpaceManager,
         options: &OpenOptions,
         environment: &Environment,
     ) -> Result<(Log, Option<Arc<Worker>>)> {
@@ -241,7 +247,7 @@ impl Recovery {
         );
         let mut no_room = None;
         if !options.read_only {
-            hold_room(device, superblock, options.discard);
+            hold_room(device, superblock, space);
             match copies::write(device, superblock).await {
                 // The next publish is that of this opening: until then only reads are served.
                 Err(Error::NoRoom(why)) if !has_older => {
@@ -284,6 +290,14 @@ impl Recovery {
         }
         Ok((Log { committer, poison, expiry }, bell.map(Worker::new)))
     }
+}
+
+/// Returns true if the store gives free blocks back to the device: a file system that does not allocate could not return their room.
+fn gives_back(device: &Device, options: &OpenOptions) -> bool {
+    let inner = device.inner();
+    !options.read_only
+        && options.discard.unwrap_or_else(|| inner.can_grow())
+        && (!inner.can_grow() || inner.hold_room(0..1).is_ok_and(|allocates| allocates))
 }
 
 /// Makes the superblock of this opening, whose batches begin at `head` with the number `next_lsn`.
