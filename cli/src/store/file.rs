@@ -104,7 +104,7 @@ pub(crate) struct StoreOptions {
     pub(crate) io: Io,
     /// Buckets whose values have separate space.
     pub(crate) own_space: Vec<String>,
-    /// Gives free space back to the device; none: if it is a file.
+    /// Releases free space on the device; none: if it is a file.
     pub(crate) discard: Option<bool>,
     /// Moves no values.
     pub(crate) pause_relocation: bool,

@@ -68,7 +68,7 @@ struct Case {
     copied: Copied,
     /// The room is taken while no server runs.
     at_start: bool,
-    /// Blocks are freed and given back to the file system before another program takes them.
+    /// Blocks are freed and returned to the file system before another program takes them.
     gives_back: bool,
     /// Not even short writes find room; otherwise short writes and deletes do.
     stops: bool,
@@ -419,7 +419,7 @@ impl Run {
         for key in (0..OBJECTS - 8).filter(|key| key.is_multiple_of(2)) {
             self.write(&mut connection, key, false).unwrap();
         }
-        eventually("blocks are given back", || taken(&data) + 4 * MIB < before);
+        eventually("blocks are returned", || taken(&data) + 4 * MIB < before);
     }
 
     fn all(&mut self) {

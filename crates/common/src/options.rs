@@ -95,7 +95,7 @@ pub struct OpenOptions {
     pub own_space: Vec<String>,
     /// Opens with relocation paused: `Store::resume_relocation`.
     pub pause_relocation: bool,
-    /// Gives blocks that have been free for some seconds back to the device, in the background and at a limited rate: a file gets holes,
+    /// Releases blocks that have been free for some seconds on the device, in the background and at a limited rate: a file gets holes,
     /// whose room is taken again before they are used, and a raw device learns that they are unused. `None`: for a file only.
     pub discard: Option<bool>,
     /// Raises the cap of the store ([`FormatOptions::blocks_max`]) to this many blocks, durably, before it is open; the present cap changes

@@ -1,8 +1,8 @@
-//! Free blocks without room in the file system, because the store gave it back (INV-41). They are no free blocks of the allocator, so no write meets one;
+//! Free blocks without room in the file system, because the store released it (INV-41). They are no free blocks of the allocator, so no write meets one;
 //! the growth of the file takes their room again before it lengthens the file.
 //!
 //! Holes are known in memory only: the space image has them as free blocks. An opening makes holes of all long free runs (R10: after the
-//! log's records have taken theirs). A hole is *given* once the device has been asked to punch it.
+//! log's records have taken theirs). A hole is *punched* once the device has been asked for it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -28,20 +28,20 @@ pub struct Hole {
     /// Its blocks.
     pub run: Run,
     /// True if the device was asked to punch it.
-    pub is_given: bool,
+    pub is_punched: bool,
 }
 
 /// Holes by first block, each with its number of blocks.
 #[derive(Default)]
 struct Maps {
-    given: BTreeMap<u64, u32>,
-    /// Those that are not given.
+    punched: BTreeMap<u64, u32>,
+    /// Those that are not punched.
     new: BTreeMap<u64, u32>,
 }
 
 impl Maps {
-    fn of(&mut self, is_given: bool) -> &mut BTreeMap<u64, u32> {
-        if is_given { &mut self.given } else { &mut self.new }
+    fn of(&mut self, is_punched: bool) -> &mut BTreeMap<u64, u32> {
+        if is_punched { &mut self.punched } else { &mut self.new }
     }
 }
 
@@ -78,10 +78,10 @@ impl Holes {
     #[must_use]
     pub fn all(&self) -> Vec<Hole> {
         let maps = self.maps.lock();
-        let of = |map: &BTreeMap<u64, u32>, is_given| -> Vec<Hole> {
-            map.iter().map(|(&block, &blocks)| Hole { run: Run::new(block, blocks), is_given }).collect()
+        let of = |map: &BTreeMap<u64, u32>, is_punched| -> Vec<Hole> {
+            map.iter().map(|(&block, &blocks)| Hole { run: Run::new(block, blocks), is_punched }).collect()
         };
-        let mut all = [of(&maps.given, true), of(&maps.new, false)].concat();
+        let mut all = [of(&maps.punched, true), of(&maps.new, false)].concat();
         drop(maps);
         all.sort_unstable_by_key(|hole| hole.run.block);
         all
@@ -90,10 +90,10 @@ impl Holes {
     /// Returns true if one more hole is too many.
     pub fn is_full(&self) -> bool {
         let maps = self.maps.lock();
-        maps.given.len() + maps.new.len() >= HOLES_MAX
+        maps.punched.len() + maps.new.len() >= HOLES_MAX
     }
 
-    /// Returns true if a hole is not given.
+    /// Returns true if a hole is not punched.
     pub fn is_any_new(&self) -> bool {
         !self.maps.lock().new.is_empty()
     }
@@ -129,13 +129,13 @@ impl Holes {
     /// Adds a hole whose blocks the caller has taken out of the allocator.
     pub(crate) fn insert(&self, run: Run) {
         self.blocks.fetch_add(u64::from(run.blocks), Ordering::AcqRel);
-        self.put_back(Hole { run, is_given: false });
+        self.put_back(Hole { run, is_punched: false });
     }
 
     /// Puts back a hole that the caller has taken.
-    pub fn put_back(&self, Hole { run, is_given }: Hole) {
+    pub fn put_back(&self, Hole { run, is_punched }: Hole) {
         let mut maps = self.maps.lock();
-        for map in [&maps.given, &maps.new] {
+        for map in [&maps.punched, &maps.new] {
             let before = map.range(..run.end()).next_back();
             assert!(
                 run.blocks > 0
@@ -143,7 +143,7 @@ impl Holes {
                 "hole {run} overlaps {before:?} (INV-41)"
             );
         }
-        maps.of(is_given).insert(run.block, run.blocks);
+        maps.of(is_punched).insert(run.block, run.blocks);
     }
 
     /// Takes the lowest hole, at most `blocks_max` blocks of it. Its blocks still count.
@@ -151,21 +151,21 @@ impl Holes {
     pub fn take_lowest(&self, blocks_max: u64) -> Option<Hole> {
         let mut maps = self.maps.lock();
         let first = |map: &BTreeMap<u64, u32>| map.first_key_value().map_or(u64::MAX, |(&block, _)| block);
-        let is_given = first(&maps.given) < first(&maps.new);
-        let map = maps.of(is_given);
+        let is_punched = first(&maps.punched) < first(&maps.new);
+        let map = maps.of(is_punched);
         let (block, blocks) = map.pop_first()?;
         let taken = u64::from(blocks).min(blocks_max.max(u64::from(HOLE_BLOCKS_MIN))) as u32;
         if taken < blocks {
             map.insert(block + u64::from(taken), blocks - taken);
         }
-        Some(Hole { run: Run::new(block, taken), is_given })
+        Some(Hole { run: Run::new(block, taken), is_punched })
     }
 
-    /// Takes the highest hole that is not given. Its blocks still count.
+    /// Takes the highest hole that is not punched. Its blocks still count.
     #[must_use]
-    pub fn take_not_given(&self) -> Option<Hole> {
+    pub fn take_not_punched(&self) -> Option<Hole> {
         let (block, blocks) = self.maps.lock().new.pop_last()?;
-        Some(Hole { run: Run::new(block, blocks), is_given: false })
+        Some(Hole { run: Run::new(block, blocks), is_punched: false })
     }
 
     /// Notes that the blocks of a hole that the caller took are free blocks of the allocator again.
@@ -301,14 +301,14 @@ mod tests {
     fn holes_are_taken_in_parts_and_count_until_they_are_filled() {
         let holes = Holes::new(100_000);
         [Run::new(100, 64), Run::new(300, 50)].into_iter().for_each(|run| holes.insert(run));
-        let high = holes.take_not_given().unwrap();
-        assert_eq!((high.run, high.is_given, holes.blocks()), (Run::new(300, 50), false, 114));
-        holes.put_back(Hole { is_given: true, ..high });
+        let high = holes.take_not_punched().unwrap();
+        assert_eq!((high.run, high.is_punched, holes.blocks()), (Run::new(300, 50), false, 114));
+        holes.put_back(Hole { is_punched: true, ..high });
         let low = holes.take_lowest(20).unwrap();
         assert_eq!(low.run, Run::new(100, 20));
         holes.filled(low.run);
-        assert_eq!(holes.take_not_given().map(|hole| hole.run), Some(Run::new(120, 44)));
-        assert_eq!((holes.take_not_given(), holes.blocks()), (None, 94));
+        assert_eq!(holes.take_not_punched().map(|hole| hole.run), Some(Run::new(120, 44)));
+        assert_eq!((holes.take_not_punched(), holes.blocks()), (None, 94));
         assert_eq!(
             holes.take_lowest(1).map(|hole| hole.run),
             Some(Run::new(300, 16)),

@@ -12,7 +12,7 @@
 //! Nothing here does I/O.
 //!
 //! Reading order: `manager.rs`; then its parts: `closed.rs` (groups that are being emptied), `holes.rs` (free blocks that
-//! were given back to the file system); beside it `own_space.rs` (buckets with separate groups) and `growth_history.rs` (the pace of the file's growth).
+//! were returned to the file system); beside it `own_space.rs` (buckets with separate groups) and `growth_history.rs` (the pace of the file's growth).
 
 mod closed;
 mod growth_history;

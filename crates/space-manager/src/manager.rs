@@ -390,7 +390,7 @@ impl SpaceManager {
     /// Frees runs that no durable structure names.
     pub fn give_back(&self, runs: &[Run]) {
         if let Err(error) = self.space.free_batch(runs) {
-            unreachable!("space that was handed out is given back once (R8, R9): {error}");
+            unreachable!("space that was handed out is returned once (R8, R9): {error}");
         }
         runs.iter().for_each(|&run| self.holes.freed(run));
     }

@@ -1,7 +1,7 @@
-//! Fills holes: takes the room of blocks that were given back, and makes them free blocks of the allocator again.
+//! Fills holes: takes the room of blocks that were returned, and makes them free blocks of the allocator again.
 //!
 //! If another program has taken the room meanwhile, a hole stays a hole: a write that needs it is refused as full, like one that needs a
-//! longer file. No write ever meets a hole, so none fails within the file for room that the store gave away.
+//! longer file. No write ever meets a hole, so none fails within the file for room that the store released.
 
 use shoal_common::error::no_room;
 use shoal_common::injected_bug::{Bug, injected};
@@ -23,7 +23,7 @@ impl Checkpointer {
             let Some(hole) = self.space.holes().take_lowest(blocks - filled) else { break };
             if let Some(why) = self.no_room_for(hole) {
                 // A part of it may have room now.
-                self.space.holes().put_back(Hole { is_given: false, ..hole });
+                self.space.holes().put_back(Hole { is_punched: false, ..hole });
                 return (filled, Some(why));
             }
             filled += u64::from(hole.run.blocks);

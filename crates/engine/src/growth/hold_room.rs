@@ -1,7 +1,7 @@
 //! Takes room for a data file's used part at an opening: a sparse copy has holes, and a copy by reference shares its blocks, so an
 //! overwrite may find its file system full.
 //!
-//! A store that gives free blocks back does not know which of them have room: it makes holes of all long free runs, except some that it
+//! A store that releases free blocks does not know which of them have room: it makes holes of all long free runs, except some that it
 //! keeps, and takes room for everything else.
 
 use std::ops::Range;

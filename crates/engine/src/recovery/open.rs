@@ -131,14 +131,9 @@ impl Recovery {
         );
         // Without an opening of its own, the superblock that was found stays the newest.
         let found = options.read_only.then(|| self.superblock.clone());
-        let gives_back = gives_back(&self.device, &options);
-        if gives_back {
-            // R10: the log's records have taken their blocks.
-            make_holes(&self.device, &space);
-        }
+        let releases = make_holes_if_wanted(&self.device, &space, &options);
         let (log, worker) = self.open_log(replayed, &space, &options, &environment).await?;
         let mut tuning = options.tuning;
-        let deadlines_bytes_max = tuning.deadlines_bytes_max;
         tuning.move_bytes_max = tuning.move_bytes_max.min(options.cache_bytes / 8);
         let losses = self.superblock.losses;
         let checkpointer = Checkpointer {
@@ -159,13 +154,13 @@ impl Recovery {
             grower: Token::default(),
             growth: GrowthHistory::default(),
             closing: Closing::new(environment.clock.clone()),
-            move_limits: MoveLimits::new(options.pause_relocation, gives_back),
+            move_limits: MoveLimits::new(options.pause_relocation, releases),
             helpers: worker.as_ref().map(|worker| worker.helpers()),
             gives_up: options.accept_damaged_log,
         };
         Memtables::attach_to(&checkpointer.log.committer, &checkpointer.tablets, &checkpointer.space);
         let maintenance = Maintenance { worker: worker.clone(), ..Maintenance::default() };
-        maintenance.expiring.0.lock().bytes_max = deadlines_bytes_max;
+        maintenance.expiring.0.lock().bytes_max = checkpointer.tuning.deadlines_bytes_max;
         let inner = Arc::new(Inner::new(checkpointer, environment, maintenance, losses, not_replayed));
         inner.look_at_room();
         if options.read_only {
@@ -292,12 +287,17 @@ impl Recovery {
     }
 }
 
-/// Returns true if the store gives free blocks back to the device: a file system that does not allocate could not return their room.
-fn gives_back(device: &Device, options: &OpenOptions) -> bool {
+/// Makes holes and returns true if the store releases free blocks to the device: a file system that does not allocate could not return their room.
+fn make_holes_if_wanted(device: &Device, space: &Arc<SpaceManager>, options: &OpenOptions) -> bool {
     let inner = device.inner();
-    !options.read_only
+    let releases = !options.read_only
         && options.discard.unwrap_or_else(|| inner.can_grow())
-        && (!inner.can_grow() || inner.hold_room(0..1).is_ok_and(|allocates| allocates))
+        && (!inner.can_grow() || inner.hold_room(0..1).is_ok_and(|allocates| allocates));
+    if releases {
+        // R10: the log's records have taken their blocks.
+        make_holes(device, space);
+    }
+    releases
 }
 
 /// Makes the superblock of this opening, whose batches begin at `head` with the number `next_lsn`.

@@ -154,7 +154,7 @@ pub struct StoreStat {
     pub result_value_bytes: u64,
     /// Blocks that trees, values and unapplied records own, without log and superblocks.
     pub allocated_blocks: u64,
-    /// Free blocks that were given back to the device: a file has no room for them.
+    /// Free blocks that were returned to the device: a file has no room for them.
     pub hole_blocks: u64,
     /// Blocks of the disk that the file or device takes, as of some seconds ago: log, superblocks and free blocks included.
     pub taken_blocks: u64,

@@ -363,7 +363,7 @@ fn writer(store: &Store, thread: u64, end: Instant) {
     }
 }
 
-/// Free blocks are given back to the device once they have been free for a while, and come back when they are needed.
+/// Free blocks are returned to the device once they have been free for a while, and come back when they are needed.
 #[test]
 fn free_blocks_are_given_back() {
     let sim = SimDevice::new(4_096);
@@ -382,7 +382,7 @@ fn free_blocks_are_given_back() {
     bed.settle(2_000);
     assert_eq!(bed.store.stat().bytes_discarded, stat.bytes_discarded, "once is enough");
     left.iter().for_each(|&which| bed.store.assert_numbered(which, 1, bytes_of(which)));
-    // Blocks that were used and freed again are given back again, but not at once.
+    // Blocks that were used and freed again are returned again, but not at once.
     (0..9).for_each(|which| bed.store.put_numbered(5_000_000 + which, 1, 250_000));
     assert!(bed.store.stat().hole_blocks < stat.hole_blocks, "holes are filled");
     (0..9).for_each(|which| bed.store.remove_numbered(5_000_000 + which));
@@ -390,7 +390,7 @@ fn free_blocks_are_given_back() {
     (0..3).for_each(|_| bed.settle(2_000));
     assert!(bed.store.stat().bytes_discarded > stat.bytes_discarded);
     drop(bed);
-    assert_clean(&device, "after blocks were given back");
+    assert_clean(&device, "after blocks were returned");
 }
 
 /// A file whose file system has `room` free blocks.

@@ -402,7 +402,7 @@ pub(super) const METRICS: &[MetricFamily] = &[
         name: "shoal_discarded_bytes_total",
         kind: Kind::Counter,
         labels: &[],
-        help: "Bytes given back to the device",
+        help: "Bytes returned to the device",
         read: |now, samples| now.stat(|stat| samples.count(stat.bytes_discarded)),
     },
     MetricFamily {

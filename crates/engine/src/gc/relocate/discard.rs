@@ -1,7 +1,7 @@
-//! Gives free blocks back to the device (`OpenOptions::discard`): a file gets holes, and a raw device learns which blocks are unused.
+//! Releases free blocks on the device (`OpenOptions::discard`): a file gets holes, and a raw device learns which blocks are unused.
 //!
 //! A *look*, every [`LOOK_NS`], makes holes of the long free runs in which no block was freed since the look before. It leaves one and a
-//! half times the growth ahead of need free: a busy store does not give blocks back and take them again in turns. Then the device punches
+//! half times the growth ahead of need free: a busy store does not release blocks and take them again in turns. Then the device punches
 //! one hole at a time, and none while commits are queued. Blocks of a hole are no free blocks of the allocator: growth fills holes
 //! (`growth/fill.rs`).
 //!
@@ -15,12 +15,12 @@ use shoal_space_manager::Hole;
 
 use super::{Progress, Relocator};
 
-/// Time between two looks: blocks are given back if they have been free for one to two such times.
+/// Time between two looks: blocks are returned if they have been free for one to two such times.
 const LOOK_NS: u64 = 5_000_000_000;
 /// Holes wait this long while commits are queued.
 const BESIDE_COMMITS: Duration = Duration::from_millis(100);
 
-/// The state of giving blocks back.
+/// The state of releasing blocks.
 #[derive(Default)]
 pub(crate) struct Giving {
     /// The time of the next look.
@@ -42,7 +42,7 @@ impl Relocator {
         if !self.gives_back() || self.checkpointer.log.committer.has_work() {
             return Progress::Idle;
         }
-        if let Some(hole) = self.space.holes().take_not_given() {
+        if let Some(hole) = self.space.holes().take_not_punched() {
             self.punch(hole).await;
             return Progress::Worked;
         }
@@ -54,7 +54,7 @@ impl Relocator {
         self.look_for_holes().await
     }
 
-    /// The time until there may be more to give back; `None` if that needs an event.
+    /// The time until there may be more to release; `None` if that needs an event.
     pub(crate) fn next_discard_in(&self) -> Option<Duration> {
         if !self.gives_back() {
             return None;
@@ -88,13 +88,13 @@ impl Relocator {
     async fn punch(&self, hole: Hole) {
         let blocks = u64::from(hole.run.blocks);
         let answer = self.checkpointer.device.discard(hole.run.block, blocks).await.ok();
-        self.space.holes().put_back(Hole { is_given: true, ..hole });
+        self.space.holes().put_back(Hole { is_punched: true, ..hole });
         self.checkpointer.move_limits.charge(blocks * BLOCK_BYTES_U64);
         match answer {
             Ok(()) => _ = self.bytes_discarded.fetch_add(blocks * BLOCK_BYTES_U64, Ordering::Relaxed),
             Err(error) => {
                 self.giving.has_failed.store(true, Ordering::Relaxed);
-                tracing::warn!("free blocks are not given back to the device until the next start: {error}");
+                tracing::warn!("free blocks are not returned to the device until the next start: {error}");
             }
         }
     }

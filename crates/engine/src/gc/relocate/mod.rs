@@ -58,7 +58,7 @@ pub(crate) enum Progress {
     Worked,
 }
 
-/// Empties groups, tidies packed runs and gives free blocks back, a step at a time. The store has one.
+/// Empties groups, tidies packed runs and releases free blocks, a step at a time. The store has one.
 pub(crate) struct Relocator {
     checkpointer: Arc<Checkpointer>,
     space: Arc<SpaceManager>,
