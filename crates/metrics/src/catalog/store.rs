@@ -285,7 +285,7 @@ pub(super) const METRICS: &[MetricFamily] = &[
         name: "shoal_cache_hits_total",
         kind: Kind::Counter,
         labels: &[],
-        help: "Lookups of units that hit the cache; values from a thread's read cache are not counted",
+        help: "Lookups of units that hit the cache; values from the read cache are not counted",
         read: |now, samples| now.stat(|stat| samples.count(stat.pool.hits + stat.pool.queue_hits)),
     },
     MetricFamily {
