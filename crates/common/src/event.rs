@@ -31,11 +31,6 @@ impl Notifier {
         }
     }
 
-    /// Returns true if a task waits.
-    fn has_waiters(&self) -> bool {
-        !self.waiting.lock().1.is_empty()
-    }
-
     /// Waits until `check` returns a value. Calls it once at the start and after every [`notify`](Self::notify).
     pub async fn wait_until<T>(&self, mut check: impl FnMut() -> Option<T>) -> T {
         poll_fn(|context| {
@@ -90,11 +85,6 @@ impl<T> Token<T> {
         self.value.lock().is_some()
     }
 
-    /// Returns true if a task waits for the value.
-    pub fn is_waited_for(&self) -> bool {
-        self.returned.has_waiters()
-    }
-
     /// The value, unless another task works with it.
     pub fn try_take(&self) -> Option<TokenGuard<'_, T>> {
         let value = self.value.lock().take()?;
@@ -142,11 +132,6 @@ impl Bell {
     /// Binds the bell to this thread.
     pub fn attach(&self) {
         let _ = self.thread.set(thread::current());
-    }
-
-    /// Returns true if this is the thread of the bell.
-    pub fn is_of_this_thread(&self) -> bool {
-        self.thread.get().is_some_and(|thread| thread.id() == thread::current().id())
     }
 
     /// Closes the bell, and rings for the last time.
