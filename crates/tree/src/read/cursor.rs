@@ -449,8 +449,8 @@ impl<S: PageSource> Cursor<S> {
         checked
     }
 
-    /// Adds an inner page to the path. A scan that comes from the page before it also checks the order of its separators: each of its
-    /// children has a range of its own then, so that no child can be named again and again.
+    /// Adds an inner page to the path. A scan that enters it from its parent also checks the order of its separators: the ranges of
+    /// its children are then disjoint, so a repeated child fails the check of its range.
     fn enter_inner(&mut self, at: PageRef, level: u8, page: S::Page, is_sought: bool) -> Result<()> {
         let view = self.tree.view(&page, at, level)?;
         let in_order = if is_sought { Ok(()) } else { view.check_order() };

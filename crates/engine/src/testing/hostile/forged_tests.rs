@@ -103,7 +103,7 @@ fn forge(made: &mut Fixture, shape: Shape) -> Root {
     let mut top = inner(made, level, &children);
     let mut height = 2;
     if shape == Shape::ChildIsRoot {
-        // A page cannot hold its own checksum: the name of its own block is as near as a forger comes.
+        // A page cannot contain its own checksum, so a true cycle is impossible: the first child names an inner page instead of a leaf.
         children[0].1 = top;
         top = inner(made, 2, &children);
         height = 3;

@@ -120,8 +120,7 @@ fn key(which: u64) -> crate::Result<ObjectKey> {
 }
 
 /// Runs every reader of stored data, before and after a repair, and writes if a check finds no problem. Errors are fine, panics are not. If
-/// trees and space image contradict each other under valid checksums, the allocator aborts the process rather than allocate a block twice;
-/// no device causes that, and a check reports it.
+/// trees and space image contradict each other under valid checksums, a block that is free already stays free, and the log has an error.
 fn use_store(image: &Image) {
     for repair in [false, true] {
         let device = Device::new(SimDevice::with_options(image.clone(), quiet()));
