@@ -126,6 +126,8 @@ const HUNTS: &[Hunt] = &[
     ("GoneNotTold", STORE, "changes::a_chain_of_changes_is_the_store_of_each_version"),
     ("MapWithoutRoom", UNITS, "growth::map_room::tests::a_map_has_its_room_before_the_blocks_that_need_it"),
     ("LongerRingFree", STORE, "growing::log_size_follows_growth"),
+    ("PunchedBeforePublish", STORE, "relocation::every_crash_beside_holes_leaves_all_objects"),
+    ("HoleWithoutRoom", STORE, "relocation::holes_without_room_refuse_writes"),
 ];
 
 /// The options of the command line.

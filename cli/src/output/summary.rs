@@ -113,6 +113,7 @@ impl<'a> Summary<'a> {
     pub(crate) fn lines(&self) -> Vec<(&'static str, String)> {
         let mut lines = vec![
             ("objects", self.objects()),
+            ("bytes", self.stored_bytes()),
             ("room", self.room()),
             ("log", self.log()),
             ("commits", self.commits()),
@@ -185,11 +186,19 @@ impl<'a> Summary<'a> {
         text
     }
 
+    /// The same three figures as in the metrics and in INFO.
+    fn stored_bytes(&self) -> String {
+        let [objects, used, disk] =
+            ["bytes.objects", "bytes.used", "bytes.disk"].map(|name| Size(self.now.figure(name)));
+        format!("{objects} of objects, {used} used in the file, {disk} of the disk")
+    }
+
     /// The remaining room: within the cap, and within the file system.
     fn room(&self) -> String {
         let cap = self.bytes(self.now.figure("space.device_max"));
         let grown = self.bytes(self.now.blocks);
-        let within_cap = self.bytes(self.now.free_blocks) + cap.saturating_sub(grown);
+        let free = self.now.free_blocks + self.now.figure("space.holes");
+        let within_cap = self.bytes(free) + cap.saturating_sub(grown);
         let left = self.known("space.room").map_or(within_cap, |blocks| self.bytes(blocks)).min(within_cap);
         if left < within_cap {
             // The part of the cap without room in the file system is neither used nor available.

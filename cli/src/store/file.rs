@@ -106,8 +106,8 @@ pub(crate) struct StoreOptions {
     pub(crate) io: Io,
     /// Buckets whose values have separate space.
     pub(crate) own_space: Vec<String>,
-    /// Returns free space to the device.
-    pub(crate) discard: bool,
+    /// Releases free space on the device; none: if it is a file.
+    pub(crate) discard: Option<bool>,
     /// Moves no values.
     pub(crate) pause_relocation: bool,
     /// The pause between two scrubs in the background; none: no scrubs.
@@ -132,7 +132,7 @@ impl Default for StoreOptions {
             short_values: Size(16 << 20),
             io: Io::Auto,
             own_space: Vec::new(),
-            discard: false,
+            discard: None,
             pause_relocation: false,
             scrub_every: Some(SCRUB_EVERY),
             scrub_rate: SCRUB_RATE,

@@ -176,6 +176,10 @@ pub enum Bug {
     GoneNotTold,
     /// INV-40: no room is taken for the space image before a superblock names the blocks that need it.
     MapWithoutRoom,
+    /// INV-41: blocks that a superblock frees are punched before it is durable, while the one before names them.
+    PunchedBeforePublish,
+    /// INV-41: a hole becomes free space without its room.
+    HoleWithoutRoom,
 }
 
 /// Returns true if this bug is active.

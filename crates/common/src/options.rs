@@ -95,9 +95,9 @@ pub struct OpenOptions {
     pub own_space: Vec<String>,
     /// Opens with relocation paused: `Store::resume_relocation`.
     pub pause_relocation: bool,
-    /// Discards whole free groups of blocks on the device, in the background and at a limited rate: a file gets holes, and a raw device
-    /// learns that they are unused. Writing into a hole of a file costs more at the next flush than overwriting.
-    pub discard: bool,
+    /// Releases blocks that have been free for some seconds on the device, in the background and at a limited rate: a file gets holes,
+    /// whose room is taken again before they are used, and a raw device learns that they are unused. `None`: for a file only.
+    pub discard: Option<bool>,
     /// Raises the cap of the store ([`FormatOptions::blocks_max`]) to this many blocks, durably, before it is open; the present cap changes
     /// nothing. The opening fails with [`Error::Invalid`](crate::error::Error::Invalid) if the store has a larger cap, if the device is too
     /// small for it, or if the store is opened read-only; the store is unchanged then.
@@ -116,7 +116,7 @@ impl Default for OpenOptions {
             accept_damaged_log: false,
             own_space: Vec::new(),
             pause_relocation: false,
-            discard: false,
+            discard: None,
             grow_to: None,
             tuning: Tuning::default(),
         }

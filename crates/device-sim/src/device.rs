@@ -21,7 +21,7 @@ use super::line::{Lanes, Line};
 use super::room::Room;
 use shoal_device::{BlockDevice, Counters, DeviceCounters, DeviceError, Op, Submission, is_no_room};
 
-/// The bytes of a discarded block: not zeros, so that no code comes to rely on them.
+/// The bytes of a discarded block of a raw device: not zeros, so that no code comes to rely on them.
 const RUBBISH: u8 = 0xD5;
 
 /// The duration of requests. All zero: no time at all.
@@ -124,7 +124,7 @@ fn range_of(submission: &Submission) -> Range<u64> {
 }
 
 impl State {
-    fn begin(&mut self, submission: Submission, record: bool) -> Running {
+    fn begin(&mut self, submission: Submission, is_file: bool, record: bool) -> Running {
         let mut running = Running { landing: None, number: None, result: Ok(()), submission };
         let (op, range) = (running.submission.op(), range_of(&running.submission));
         running.result = running.submission.check_range(self.image.blocks());
@@ -145,10 +145,16 @@ impl State {
             }
             Op::Write | Op::WriteDurable => self.begin_write(&mut running, effect, record),
             Op::Discard { blocks } => {
+                if running.result.is_err() {
+                    return running;
+                }
                 self.room.iter_mut().for_each(|room| room.give(&range));
-                let rubbish = Arc::new([RUBBISH; BLOCK_BYTES]);
-                running.landing = Some((range.start, (0..blocks).map(|_| rubbish.clone()).collect()));
-                self.record_write(&mut running, WriteKind::Discard, record);
+                // A hole of a file reads as zeros at once. After a crash it may have its old contents, until a flush settles it.
+                let (byte, kind) =
+                    if is_file { (0, WriteKind::Plain) } else { (RUBBISH, WriteKind::Discard) };
+                let discarded = Arc::new([byte; BLOCK_BYTES]);
+                running.landing = Some((range.start, (0..blocks).map(|_| discarded.clone()).collect()));
+                self.record_write(&mut running, kind, record);
             }
             Op::Flush if record => running.number = Some(self.history.begin_flush()),
             Op::Flush | Op::Read => {}
@@ -260,7 +266,7 @@ impl Core {
             state.submitted += 1;
             let cost = self.options.latency.of(submission.op(), state.submitted);
             let due = now.filter(|_| !cost.is_zero()).map(|now| state.lanes.ends(now, cost));
-            (due, state.begin(submission, self.options.record))
+            (due, state.begin(submission, self.options.growable, self.options.record))
         };
         submissions.into_iter().map(begin).collect()
     }
@@ -478,6 +484,11 @@ impl BlockDevice for SimDevice {
             true if !state.takes_room(&blocks) => Err(io::Error::from_raw_os_error(libc::ENOSPC)),
             allocates => Ok(allocates),
         }
+    }
+
+    fn taken(&self) -> u64 {
+        let state = self.core.state.lock();
+        state.room.as_ref().map_or_else(|| state.image.blocks(), Room::blocks)
     }
 
     fn describe(&self) -> String {

@@ -233,6 +233,10 @@ impl BlockDevice for FileDevice {
         self.storage.room()
     }
 
+    fn taken(&self) -> u64 {
+        self.storage.taken()
+    }
+
     fn tail(&self) -> io::Result<Vec<u8>> {
         self.storage.tail()
     }

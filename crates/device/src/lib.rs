@@ -161,6 +161,11 @@ pub trait BlockDevice: Send + Sync {
         None
     }
 
+    /// Blocks of the disk that the file takes; holes take none. A raw device takes all of its blocks.
+    fn taken(&self) -> u64 {
+        self.blocks()
+    }
+
     /// Bytes after the last whole block of a file or raw device: no request reaches them.
     ///
     /// # Errors

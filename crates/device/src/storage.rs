@@ -174,6 +174,16 @@ impl Storage {
         Some(sys::free_bytes(&self.file).ok()?.saturating_add(has) / BLOCK_BYTES_U64)
     }
 
+    /// See [`crate::BlockDevice::taken`].
+    pub(crate) fn taken(&self) -> u64 {
+        match self.file.metadata() {
+            Ok(metadata) if self.kind == Kind::Regular => {
+                metadata.blocks().saturating_mul(512) / BLOCK_BYTES_U64
+            }
+            _ => self.blocks(),
+        }
+    }
+
     pub(crate) fn can_grow(&self) -> bool {
         self.kind == Kind::Regular && !self.read_only
     }
@@ -261,7 +271,8 @@ impl Storage {
         Ok(())
     }
 
-    /// If the file system or the device does not know discards, nothing happens: a discard promises nothing.
+    /// A device that does not know discards does nothing: a discard promises nothing. For a file system that cannot punch holes this is an
+    /// error, because holes are counted.
     fn discard(&self, block: u64, blocks: u64) -> io::Result<()> {
         if blocks == 0 {
             return Ok(());
@@ -273,7 +284,7 @@ impl Storage {
             Kind::Raw => sys::raw_discard(&self.file, offset, bytes),
         };
         match result {
-            Err(error) if is_unsupported(&error) => Ok(()),
+            Err(error) if is_unsupported(&error) && self.kind == Kind::Raw => Ok(()),
             result => result,
         }
     }

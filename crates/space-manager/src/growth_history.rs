@@ -10,6 +10,12 @@ const RATE_PERIOD_NS: u64 = 250_000_000;
 /// The file grows ahead by the blocks that this many seconds of writing take.
 const AHEAD_S: u64 = 2;
 
+/// After this number of periods without writing, no rate is left to speak of: 25 s.
+const PERIODS_MAX: u64 = 100;
+
+/// A lower rate keeps no more blocks ahead than an idle store does: 1 MiB in two seconds.
+const CALM_BLOCKS: u64 = 256;
+
 /// The room of the file system is not known.
 const UNKNOWN: u64 = 0;
 
@@ -22,6 +28,8 @@ pub struct GrowthHistory {
     /// Blocks that the file could have if it took all free space of its file system, as of the last look; 0:
     /// not known.
     room: AtomicU64,
+    /// Blocks of the disk that the file or device takes, as of the last look.
+    taken: AtomicU64,
     /// The time of the last measurement of the write rate, and the blocks written by then.
     seen: Mutex<(u64, u64)>,
     /// Blocks that [`AHEAD_S`] seconds of writing take.
@@ -66,6 +74,16 @@ impl GrowthHistory {
         self.room.store(blocks.unwrap_or(UNKNOWN), Ordering::Relaxed);
     }
 
+    /// Notes the blocks of the disk that the file or device takes.
+    pub fn note_taken(&self, blocks: u64) {
+        self.taken.store(blocks, Ordering::Relaxed);
+    }
+
+    /// The blocks of the disk that the file or device takes, as of the last look.
+    pub fn taken(&self) -> u64 {
+        self.taken.load(Ordering::Relaxed)
+    }
+
     /// The blocks that the file can grow by: up to the cap as far as its file system has room, and none while it cannot
     /// grow.
     pub fn room_to_grow(&self, device_blocks: u64, blocks_max: u64) -> u64 {
@@ -96,9 +114,12 @@ impl GrowthHistory {
         let written = u128::from(blocks.saturating_sub(seen.1)) * u128::from(AHEAD_S * 1_000_000_000);
         let ahead = u64::try_from(written / u128::from(took_ns)).unwrap_or(u64::MAX);
         *seen = (now_ns, blocks);
-        // A falling rate counts only slowly, because writing may resume after a pause.
-        let before = self.ahead.load(Ordering::Relaxed);
-        self.ahead.store(ahead.max(before - before / 8), Ordering::Relaxed);
+        // A falling rate counts only slowly, because writing may resume after a pause. The thread that measures sleeps in an idle store.
+        let mut before = self.ahead.load(Ordering::Relaxed);
+        for _ in 0..(took_ns / RATE_PERIOD_NS).min(PERIODS_MAX) {
+            before -= before.div_ceil(8);
+        }
+        self.ahead.store(ahead.max(before), Ordering::Relaxed);
     }
 
     /// Notes that an apply freed `blocks` blocks of values.
@@ -115,6 +136,11 @@ impl GrowthHistory {
     /// Blocks by which the file should be ahead of need at the present rate of writing.
     pub fn ahead_of_rate(&self) -> u64 {
         self.ahead.load(Ordering::Relaxed)
+    }
+
+    /// Returns true if next to nothing is written.
+    pub fn is_calm(&self) -> bool {
+        self.ahead_of_rate() < CALM_BLOCKS
     }
 
     /// Blocks of the next step at most; a whole step has `step_blocks`.
@@ -177,7 +203,9 @@ mod tests {
         growth.note(1_600_000_000, 9_000);
         assert_eq!(growth.ahead_of_rate(), 4_000, "too soon to say");
         growth.note(2_000_000_000, 1_000);
-        assert_eq!(growth.ahead_of_rate(), 3_500, "a pause");
+        assert_eq!(growth.ahead_of_rate(), 3_062, "a pause of two periods");
+        growth.note(30_000_000_000, 1_000);
+        assert_eq!(growth.ahead_of_rate(), 0, "one measurement after a long sleep");
     }
 
     #[test]

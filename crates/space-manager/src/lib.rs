@@ -11,18 +11,18 @@
 //!
 //! Nothing here does I/O.
 //!
-//! Reading order: `manager.rs`; then its parts: `closed.rs` (groups that are being emptied), `discarded.rs` (groups that were
-//! returned to the device); beside it `own_space.rs` (buckets with separate groups) and `growth_history.rs` (the pace of the file's growth).
+//! Reading order: `manager.rs`; then its parts: `closed.rs` (groups that are being emptied), `holes.rs` (free blocks that
+//! were returned to the file system); beside it `own_space.rs` (buckets with separate groups) and `growth_history.rs` (the pace of the file's growth).
 
 mod closed;
-mod discarded;
 mod growth_history;
+mod holes;
 mod manager;
 mod own_space;
 
 pub use closed::ClosedGroups;
-pub use discarded::Discarded;
 pub use growth_history::GrowthHistory;
+pub use holes::{HOLE_BLOCKS_MAX, HOLE_BLOCKS_MIN, Hole, Holes, Touched};
 pub use manager::{
     DataBlocks, Extents, OwnerId, RUNS_MAX, ReadEpoch, Reservation, Shortage, SpaceManager,
     TREE_BLOCKS_PER_RECORD,

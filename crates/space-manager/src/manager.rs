@@ -6,7 +6,6 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::Weak;
 
-use arc_swap::ArcSwap;
 use shoal_base::Run;
 use shoal_base::sync::Mutex;
 use shoal_base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -17,7 +16,7 @@ use shoal_space::Space;
 use smallvec::SmallVec;
 
 use crate::closed::ClosedGroups;
-use crate::discarded::Discarded;
+use crate::holes::Holes;
 
 /// A bucket's number with the allocator; 0 has no separate space.
 pub type OwnerId = u16;
@@ -73,8 +72,8 @@ pub struct SpaceManager {
     data: Mutex<DataBlocks>,
     /// Groups that are being emptied.
     pub closed: ClosedGroups,
-    /// Replaced when the store grows: its groups may be larger then.
-    discarded: ArcSwap<Discarded>,
+    /// Free blocks without room in the file system. They are none of the allocator's free blocks.
+    pub(crate) holes: Holes,
     /// Held while several runs are taken for a value: two values at a time could each take blocks that the other one
     /// relies on.
     pieces: Mutex<()>,
@@ -110,7 +109,8 @@ impl SpaceManager {
     pub fn new(space: Space, tablets: usize, blocks_max: u64, data: DataBlocks) -> Arc<Self> {
         let pending = (0..=tablets).map(|_| VecDeque::new()).collect();
         Arc::new(Self {
-            discarded: ArcSwap::from_pointee(Discarded::new(&space)),
+            // The cap may grow: pieces above the old one then count as touched.
+            holes: Holes::new(blocks_max),
             space,
             state: Mutex::new(State { pending, pending_blocks: 0 }),
             reserved_blocks: AtomicU64::new(0),
@@ -349,7 +349,6 @@ impl SpaceManager {
         assert!(data.blocks.end >= self.data_end(), "a growth takes no data away");
         self.space.grow(blocks_max, group_blocks);
         *self.data.lock() = data;
-        self.discarded.store(Arc::new(Discarded::new(&self.space)));
         let tablets = self.state.lock().pending.len() - 1;
         self.free_later(tablets, superblock, Weak::new(), old);
         self.give_back(fresh);
@@ -368,11 +367,6 @@ impl SpaceManager {
         *self.data.lock() = data;
         let tablets = self.state.lock().pending.len() - 1;
         self.free_later(tablets, superblock, Weak::new(), old.into_iter().collect());
-    }
-
-    /// The groups that were returned to the device.
-    pub fn discarded(&self) -> Arc<Discarded> {
-        self.discarded.load_full()
     }
 
     /// Removes runs outside of the data area, and runs of which a part is free, from the runs that an apply frees. Only a
@@ -397,10 +391,9 @@ impl SpaceManager {
     /// Frees runs that no durable structure names.
     pub fn give_back(&self, runs: &[Run]) {
         if let Err(error) = self.space.free_batch(runs) {
-            unreachable!("space that was handed out is given back once (R8, R9): {error}");
+            unreachable!("space that was handed out is returned once (R8, R9): {error}");
         }
-        let discarded = self.discarded.load();
-        runs.iter().for_each(|&run| discarded.freed(run));
+        runs.iter().for_each(|&run| self.holes.freed(run));
     }
 
     /// Notes the runs that the publish of `superblock` freed in the queue of `tablet`.
@@ -444,14 +437,13 @@ impl SpaceManager {
 
     /// Frees runs that trees named. Trees with a common page under valid checksums free it twice: then the second run stays in use.
     fn free_named(&self, runs: &[Run]) {
-        let discarded = self.discarded.load();
         if self.space.free_batch(runs).is_ok() {
-            runs.iter().for_each(|&run| discarded.freed(run));
+            runs.iter().for_each(|&run| self.holes.freed(run));
             return;
         }
         for &run in runs {
             match self.space.free(run) {
-                Ok(()) => discarded.freed(run),
+                Ok(()) => self.holes.freed(run),
                 Err(error) => tracing::error!("{run} is not freed again, because trees share it: {error}"),
             }
         }

@@ -195,6 +195,19 @@ impl Space {
         self.lock().runs().for_each(visit);
     }
 
+    /// The free runs of at least `least` blocks in group `group`, in ascending order; none if the group is closed or has an owner.
+    #[must_use]
+    pub fn long_runs_of(&self, group: usize, least: u32) -> Vec<Run> {
+        let runs = self.lock();
+        let Some(state) = runs.groups.get(group).filter(|state| state.is_open()) else { return Vec::new() };
+        assert!(
+            state.free_blocks <= runs.geometry.group_blocks(),
+            "a group has no more free blocks than blocks"
+        );
+        let long = state.runs.iter().filter(|span| span.blocks >= least);
+        long.map(|span| runs.geometry.run(group, span)).collect()
+    }
+
     /// Bytes of memory in use. Walks over the groups.
     #[must_use]
     pub fn memory_bytes(&self) -> usize {
@@ -295,6 +308,19 @@ mod tests {
         assert_eq!(space.free_blocks(), 2 * batch.len() as u64);
         assert_eq!(space.largest_run(), 2);
         space.audit();
+    }
+
+    #[test]
+    fn long_runs_are_those_of_an_open_group() {
+        let space = Space::new(256, 64);
+        for run in [Run::new(60, 10), Run::new(80, 3), Run::new(90, 4)] {
+            space.free(run).unwrap();
+        }
+        assert_eq!(space.long_runs_of(1, 4), [Run::new(64, 6), Run::new(90, 4)]);
+        assert_eq!((space.long_runs_of(0, 4), space.long_runs_of(9, 1)), (vec![Run::new(60, 4)], vec![]));
+        let victim = space.close_emptiest(&[]).unwrap();
+        let group = (victim.group.block / 64) as usize;
+        assert_eq!(space.long_runs_of(group, 1), []);
     }
 
     #[test]

@@ -117,8 +117,8 @@ pub(crate) struct Arguments {
         value_delimiter = ','
     )]
     pub(crate) own_space: Option<Vec<String>>,
-    /// Return whole groups of free blocks to the device, slowly: a file gets holes, a raw device may trim. New values cost
-    /// slightly more there afterwards.
+    /// Release blocks that have been free for some seconds on the device, slowly: a file gets holes, a raw device may trim
+    /// [default: true for a file, false for a block device].
     #[arg(long, value_name = "BOOL", env = "SHOAL_DISCARD", hide_env_values = true, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub(crate) discard: Option<bool>,
     /// Do not relocate values to keep whole groups free, until the next start without this option.

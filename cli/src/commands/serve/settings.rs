@@ -89,7 +89,7 @@ impl Settings {
                 short_values: Size(memory.short_values),
                 io: arguments.io.unwrap_or_default(),
                 own_space: arguments.own_space.unwrap_or_default(),
-                discard: arguments.discard.unwrap_or(false),
+                discard: arguments.discard,
                 pause_relocation: arguments.pause_relocation.unwrap_or(false),
                 scrub_every: parse_duration("--scrub-every", arguments.scrub_every.as_deref(), SCRUB_EVERY)?,
                 snapshot_max_age: parse_duration(

@@ -84,7 +84,9 @@ impl Checkpointer {
         }
         snapshots.expire(self.now_ns());
         let whole = self.layout().data_blocks(self.layout().blocks_max);
-        let free = self.space.available() + whole.saturating_sub(self.space.data_blocks());
+        let free = self.space.available()
+            + self.space.holes().blocks()
+            + whole.saturating_sub(self.space.data_blocks());
         let held = self.space.held_blocks(self.log.committer.named_superblock());
         let tenth = whole / 10;
         if free < tenth && held > 0 && (free + held >= tenth || held >= free) {

@@ -174,12 +174,12 @@ impl Checkpointer {
         self.room_with_growth() > ops.len() as u64 * 2 * TREE_BLOCKS_PER_RECORD
     }
 
-    /// Free blocks, plus the blocks by which the device can still grow.
+    /// Free blocks and holes, plus the blocks by which the device can still grow.
     pub(crate) fn room_with_growth(&self) -> u64 {
         let device = self.device.inner();
         let growth =
             if device.can_grow() { self.layout().blocks_max.saturating_sub(device.blocks()) } else { 0 };
-        self.space.available() + growth
+        self.space.available() + self.space.holes().blocks() + growth
     }
 
     /// Finds the destination of each operation: operations whose leaf meets enough of them go into the base, and if room is short, all that

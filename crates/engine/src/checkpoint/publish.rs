@@ -158,6 +158,11 @@ impl Checkpointer {
             Some(_) => space_image::enlarge(&self.device, newest, &next, freed).await?,
             None => space_image::append(&self.device, &next, taken, freed).await?,
         };
+        if injected(Bug::PunchedBeforePublish) {
+            for run in &changes.freed {
+                drop(self.device.discard(run.block, u64::from(run.blocks)).await.ok());
+            }
+        }
         // Pages, values and the image's delta must be durable before the superblock names them.
         if !injected(Bug::PagesNotFlushed) {
             self.flushed(async { self.device.flush().await.ok().map_err(Error::Io) }).await?;

@@ -36,11 +36,11 @@ impl Rate {
     }
 }
 
-/// The permission to move values and discard free groups, and the work that is not paid for yet.
+/// The permission to move values and to release free blocks, and the work that is not paid for yet.
 #[derive(Default)]
 pub(crate) struct MoveLimits {
     pub paused: AtomicBool,
-    /// True if whole free groups are discarded on the device.
+    /// True if long free runs are returned to the device.
     pub discards: bool,
     pub rate: Mutex<Rate>,
 }

@@ -12,6 +12,7 @@ use shoal_base::{BLOCK_BYTES, Run};
 use shoal_common::error::{Error, Result, no_room};
 use shoal_common::injected_bug::{Bug, injected};
 use shoal_device::{Device, IoBuf, is_no_room};
+use shoal_image::superblock::Superblock;
 
 use crate::checkpoint::checkpointer::Checkpointer;
 use crate::checkpoint::publish::Changes;
@@ -29,7 +30,7 @@ const STEP_PARTS_MAX: u64 = 256;
 /// Minimum of free blocks ahead of need: 4 MiB.
 const AHEAD_MIN: u64 = 1_024;
 /// At least this fraction of the file's blocks for objects is free ahead of need.
-const HELD_SHARE: u64 = 8;
+const HELD_SHARE: u64 = 64;
 /// Applies come before growth if they probably free this fraction of the blocks that should be free: early applies make more and smaller
 /// layers.
 const WORTH_APPLYING: u64 = 8;
@@ -53,11 +54,11 @@ impl From<Error> for StepError {
 }
 
 impl Checkpointer {
-    /// Blocks that should be free ahead of need: two seconds of writing at the present rate, an eighth of the file's blocks, and 4 MiB, up
-    /// to a whole step. Only the rate may exceed a step.
-    fn growth_ahead(&self) -> u64 {
+    /// Blocks that should be free ahead of need: two seconds of writing at the present rate, a small fraction of the file's blocks outside
+    /// of holes, and 4 MiB, up to a whole step. Only the rate may exceed a step.
+    pub(crate) fn growth_ahead(&self) -> u64 {
         let whole = self.tuning.growth_blocks;
-        let held = self.space.data_blocks() / HELD_SHARE;
+        let held = self.space.data_blocks().saturating_sub(self.space.holes().blocks()) / HELD_SHARE;
         held.clamp(AHEAD_MIN.min(whole), whole).max(self.growth.ahead_of_rate())
     }
 
@@ -69,13 +70,16 @@ impl Checkpointer {
 
     /// Returns true if the file should grow now, because too few blocks are free ahead of need.
     pub(crate) fn wants_growth(&self) -> bool {
-        self.device.inner().can_grow()
-            && self.space.available() < self.growth_ahead()
+        self.space.available() < self.growth_ahead()
+            && (self.space.holes().blocks() > 0 || self.can_lengthen())
             && self.holds_anything()
-            && self
-                .publisher
-                .try_take()
-                .is_some_and(|superblock| superblock.device_blocks < self.layout().blocks_max)
+    }
+
+    /// Returns true if the file may get longer.
+    fn can_lengthen(&self) -> bool {
+        let has_rest = |superblock: &Superblock| superblock.device_blocks < self.layout().blocks_max;
+        self.device.inner().can_grow()
+            && self.publisher.try_take().is_some_and(|superblock| has_rest(&superblock))
     }
 
     /// Returns true if more of the log's ring should be prepared: the prepared part is a quarter full.
@@ -154,6 +158,12 @@ impl Checkpointer {
     /// Grows the file for a write that lacks `blocks` blocks; returns false if it could not grow. If the disk is full, the caller reports a
     /// full store.
     pub(crate) async fn grow_for(&self, blocks: u64) -> Result<bool> {
+        if self.space.holes().blocks() > 0
+            && self.fill_holes(self.space.missing(blocks).max(self.growth_ahead())).await > 0
+            && self.space.missing(blocks) == 0
+        {
+            return Ok(true);
+        }
         if !self.device.inner().can_grow() {
             // A growth of the cap may be in progress, which adds all of a device's new space at once.
             let before = self.layout().blocks_max;
@@ -174,8 +184,8 @@ impl Checkpointer {
         }
     }
 
-    /// Grows the file by one step for `wanted` blocks and the blocks ahead of need, or by a shorter step if there is no room. Returns the
-    /// number of new blocks: 0 if the file has its full size, or if there is no room.
+    /// Grows the space by one step for `wanted` blocks and the blocks ahead of need, or by a shorter step if there is no room: fills holes,
+    /// or lengthens the file if there are none. Returns the number of new blocks: 0 if the file has its full size, or if there is no room.
     ///
     /// # Errors
     /// As the device; nothing has changed then, except that a failed flush poisons the store.
@@ -184,6 +194,18 @@ impl Checkpointer {
         let from = self.publisher.take().await.device_blocks;
         let whole = self.tuning.growth_blocks.min(u64::from(u32::MAX));
         let wanted = wanted.max(self.growth_ahead()).min(whole);
+        let (filled, no_room) = self.fill_some(wanted);
+        if filled > 0 {
+            self.growth.grew(whole, whole);
+            return Ok(filled);
+        }
+        if let Some(why) = no_room {
+            self.say_full(from, &why);
+            return Ok(0);
+        }
+        if !self.device.inner().can_grow() {
+            return Ok(0);
+        }
         let rest = self.layout().blocks_max.saturating_sub(from);
         let mut step = self.growth.step_max(whole).min(wanted).min(rest);
         if step == 0 {

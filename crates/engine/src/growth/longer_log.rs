@@ -104,6 +104,7 @@ impl Checkpointer {
             self.write_ring_behind_the_end(ring, prepared).await?;
             return Ok(LongerRing { ring, prepared, device_blocks: Some(end) });
         }
+        drop(self.fill_some(self.space.holes().blocks()));
         // The ring must not take blocks that applies may need (R3): reserved until the ring has its run.
         let no_room = "there is no room for it";
         let reservation = self.space.claim_apply(u64::from(blocks)).map_err(|_| no_room)?;

@@ -220,7 +220,8 @@ fn relocate(inner: &Arc<Inner>, worker: &Worker) -> Next {
         }
         Some(Progress::Idle) if inner.relocator.awaits_readers() => Next::After(MOVER_PERIOD),
         Some(Progress::Idle) => {
-            let latest = inner.relocator.next_round_in().unwrap_or(SLEEP_MAX).min(SLEEP_MAX);
+            let due = [inner.relocator.next_round_in(), inner.relocator.next_discard_in()];
+            let latest = due.into_iter().flatten().fold(SLEEP_MAX, Duration::min);
             Next::Idle { look: MOVER_PERIOD, latest }
         }
         None => Next::After(RETRY_AFTER),

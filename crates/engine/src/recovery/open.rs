@@ -32,7 +32,7 @@ use crate::checkpoint::closing::Closing;
 use crate::checkpoint::publish::CEILING_STEP;
 use crate::checkpoint::rate::MoveLimits;
 use crate::growth::at_opening::raise_cap;
-use crate::growth::hold_room::hold_room;
+use crate::growth::hold_room::{hold_room, make_holes};
 use crate::maintenance::workers;
 use crate::memtable::admission::{Admission, records_max};
 use crate::memtable::hash_of;
@@ -131,9 +131,9 @@ impl Recovery {
         );
         // Without an opening of its own, the superblock that was found stays the newest.
         let found = options.read_only.then(|| self.superblock.clone());
-        let (log, worker) = self.open_log(replayed, &options, &environment).await?;
+        let releases = make_holes_if_wanted(&self.device, &space, &options);
+        let (log, worker) = self.open_log(replayed, &space, &options, &environment).await?;
         let mut tuning = options.tuning;
-        let deadlines_bytes_max = tuning.deadlines_bytes_max;
         tuning.move_bytes_max = tuning.move_bytes_max.min(options.cache_bytes / 8);
         let losses = self.superblock.losses;
         let checkpointer = Checkpointer {
@@ -154,13 +154,13 @@ impl Recovery {
             grower: Token::default(),
             growth: GrowthHistory::default(),
             closing: Closing::new(environment.clock.clone()),
-            move_limits: MoveLimits::new(options.pause_relocation, options.discard),
+            move_limits: MoveLimits::new(options.pause_relocation, releases),
             helpers: worker.as_ref().map(|worker| worker.helpers()),
             gives_up: options.accept_damaged_log,
         };
         Memtables::attach_to(&checkpointer.log.committer, &checkpointer.tablets, &checkpointer.space);
         let maintenance = Maintenance { worker: worker.clone(), ..Maintenance::default() };
-        maintenance.expiring.0.lock().bytes_max = deadlines_bytes_max;
+        maintenance.expiring.0.lock().bytes_max = checkpointer.tuning.deadlines_bytes_max;
         let inner = Arc::new(Inner::new(checkpointer, environment, maintenance, losses, not_replayed));
         inner.look_at_room();
         if options.read_only {
@@ -226,6 +226,7 @@ impl Recovery {
     async fn open_log(
         &mut self,
         replayed: Replayed,
+        space: &SpaceManager,
         options: &OpenOptions,
         environment: &Environment,
     ) -> Result<(Log, Option<Arc<Worker>>)> {
@@ -241,7 +242,7 @@ impl Recovery {
         );
         let mut no_room = None;
         if !options.read_only {
-            hold_room(device, superblock, options.discard);
+            hold_room(device, superblock, space);
             match copies::write(device, superblock).await {
                 // The next publish is that of this opening: until then only reads are served.
                 Err(Error::NoRoom(why)) if !has_older => {
@@ -284,6 +285,19 @@ impl Recovery {
         }
         Ok((Log { committer, poison, expiry }, bell.map(Worker::new)))
     }
+}
+
+/// Makes holes and returns true if the store releases free blocks to the device: a file system that does not allocate could not return their room.
+fn make_holes_if_wanted(device: &Device, space: &Arc<SpaceManager>, options: &OpenOptions) -> bool {
+    let inner = device.inner();
+    let releases = !options.read_only
+        && options.discard.unwrap_or_else(|| inner.can_grow())
+        && (!inner.can_grow() || inner.hold_room(0..1).is_ok_and(|allocates| allocates));
+    if releases {
+        // R10: the log's records have taken their blocks.
+        make_holes(device, space);
+    }
+    releases
 }
 
 /// Makes the superblock of this opening, whose batches begin at `head` with the number `next_lsn`.

@@ -22,19 +22,63 @@ pub struct FreeRunIter {
 }
 
 impl Store {
-    /// The free runs now. Freed blocks that may not be reused yet are left out.
+    /// The free runs now, holes included. Freed blocks that may not be reused yet are left out.
     #[must_use]
     pub fn free_space(&self) -> FreeRunIter {
         let space = self.0.space.allocator();
-        let (mut packed, mut end) = (Vec::new(), 0);
+        let mut packed = Packed::default();
+        let mut holes = self.0.space.holes().all().into_iter().map(|hole| hole.run).peekable();
         space.for_each_run(&mut |run| {
-            assert!(end <= run.block, "free runs are in order, and none overlaps another");
-            put_varint(&mut packed, run.block - end);
-            put_varint(&mut packed, u64::from(run.blocks));
-            end = run.end();
+            while let Some(hole) = holes.next_if(|hole| hole.block < run.block) {
+                packed.push(hole);
+            }
+            packed.push(run);
         });
+        holes.for_each(|hole| packed.push(hole));
+        let packed = packed.finish();
         let device_blocks = self.stat().device_blocks;
         FreeRunIter { device_blocks, group_blocks: space.group_blocks(), packed, at: 0, end: 0 }
+    }
+}
+
+/// Free runs as a list of varints; neighbours are one run.
+#[derive(Default)]
+struct Packed {
+    bytes: Vec<u8>,
+    end: u64,
+    /// The newest run, which may continue.
+    last: Option<(u64, u64)>,
+}
+
+impl Packed {
+    fn push(&mut self, run: Run) {
+        match &mut self.last {
+            Some((block, end)) if *end == run.block && run.end() - *block <= u64::from(u32::MAX) => {
+                *end = run.end();
+            }
+            last => {
+                let before = last.replace((run.block, run.end()));
+                self.put(before);
+            }
+        }
+    }
+
+    fn put(&mut self, run: Option<(u64, u64)>) {
+        let Some((block, end)) = run else { return };
+        // A hole that was filled between two looks may be there twice: its second half is left out.
+        let block = block.max(self.end);
+        if block < end {
+            assert!(self.end <= block, "free runs are in order");
+            put_varint(&mut self.bytes, block - self.end);
+            put_varint(&mut self.bytes, end - block);
+            self.end = end;
+        }
+    }
+
+    fn finish(mut self) -> Vec<u8> {
+        let last = self.last.take();
+        self.put(last);
+        self.bytes
     }
 }
 

@@ -1,5 +1,6 @@
 //! Figures about a running store.
 
+use shoal_base::BLOCK_BYTES_U64;
 use shoal_base::histogram::Durations;
 use shoal_base::sync::atomic::{AtomicU64, Ordering};
 use shoal_device::DeviceCounters;
@@ -39,9 +40,9 @@ pub struct StoreStat {
     pub device_blocks: u64,
     /// See `device_blocks`.
     pub blocks_max: u64,
-    /// Blocks that may be allocated now.
+    /// Blocks that may be allocated now, without holes.
     pub free_blocks: u64,
-    /// Blocks that the file can grow by: up to `blocks_max` as far as its file system had room some seconds ago.
+    /// Blocks that the space can grow by, holes included: up to `blocks_max` as far as its file system had room some seconds ago.
     pub growable_blocks: u64,
     /// The reason why the file could not grow when it was tried last; `None` if it could.
     pub cannot_grow: Option<String>,
@@ -153,6 +154,10 @@ pub struct StoreStat {
     pub result_value_bytes: u64,
     /// Blocks that trees, values and unapplied records own, without log and superblocks.
     pub allocated_blocks: u64,
+    /// Free blocks that were returned to the device: a file has no room for them.
+    pub hole_blocks: u64,
+    /// Blocks of the disk that the file or device takes, as of some seconds ago: log, superblocks and free blocks included.
+    pub taken_blocks: u64,
     /// Buckets with their own space, and the blocks of their groups.
     pub own_buckets: u64,
     /// See `own_buckets`.
@@ -207,6 +212,18 @@ impl StoreStat {
         self.live_value_bytes.saturating_sub(self.result_value_bytes) + self.log_value_bytes
     }
 
+    /// Bytes of the file that trees, values and unapplied records use, without log and superblocks.
+    #[must_use]
+    pub fn used_bytes(&self) -> u64 {
+        self.allocated_blocks.saturating_mul(BLOCK_BYTES_U64)
+    }
+
+    /// Bytes of the disk that the file or device takes, as of some seconds ago: log, superblocks and free blocks outside of holes included.
+    #[must_use]
+    pub fn disk_bytes(&self) -> u64 {
+        self.taken_blocks.saturating_mul(BLOCK_BYTES_U64)
+    }
+
     /// The figures as name, unit and value, in a fixed order, as `shoal stat` shows them.
     #[must_use]
     pub fn figures(&self) -> Vec<(&'static str, &'static str, u64)> {
@@ -233,6 +250,10 @@ impl StoreStat {
             ("space.largest_free_run", "blocks", self.largest_free_run),
             ("space.no_room", "count", u64::from(self.no_room.is_some())),
             ("space.allocated", "blocks", self.allocated_blocks),
+            ("space.holes", "blocks", self.hole_blocks),
+            ("bytes.objects", "bytes", self.value_bytes_with_log()),
+            ("bytes.used", "bytes", self.used_bytes()),
+            ("bytes.disk", "bytes", self.disk_bytes()),
             ("space.live_values", "bytes", self.live_value_bytes),
             ("own.buckets", "count", self.own_buckets),
             ("own.groups", "blocks", self.own_blocks),
@@ -344,7 +365,10 @@ impl StoreStat {
 impl Inner {
     /// Blocks that the file can grow by.
     fn growable_blocks(&self) -> u64 {
-        self.checkpointer.growth.room_to_grow(self.device.blocks(), self.layout().blocks_max)
+        let holes = self.space.holes().blocks();
+        self.checkpointer
+            .growth
+            .room_to_grow(self.device.blocks().saturating_sub(holes), self.layout().blocks_max)
     }
 
     /// Looks at the room of the file system. Not from `stat`: a dispatch thread must not wait for a file system that hangs.
@@ -352,6 +376,7 @@ impl Inner {
         // The image does not use its holes, so they take no room, and data after them may use it.
         let holes = self.layout().unused_areas(self.device.blocks()).map(|part| part.end - part.start);
         self.checkpointer.growth.note_room(self.device.inner().room().map(|room| room + holes[0] + holes[1]));
+        self.checkpointer.growth.note_taken(self.device.inner().taken());
     }
 
     /// Looks at the room of the file system, and checks that writes get through.
@@ -409,7 +434,7 @@ impl Store {
             inner.checkpointer.publisher.try_take().map(|superblock| superblock.device_blocks);
         let device_blocks = device_blocks.unwrap_or_else(|| inner.device.blocks());
         let pending_blocks = inner.space.pending_blocks();
-        let free_blocks = inner.space.allocator().free_blocks();
+        let free_blocks = inner.space.allocator().free_blocks() + inner.space.holes().blocks();
         let counted = self.with_counters(self.stat_of_tablets());
         inner.log.tick();
         let (clock_steps, clock_skew_ns) = inner.log.expiry.skew();
@@ -434,12 +459,14 @@ impl Store {
             log_blocks_written: commits.log_blocks,
             commit_times: inner.log.committer.times(),
             relocation_paused: inner.checkpointer.move_limits.is_paused(),
-            whole_groups: inner.space.allocator().whole_groups() as u64,
+            whole_groups: inner.space.allocator().whole_groups() as u64 + inner.space.hole_groups(),
             groups_to_empty: inner.relocator.groups_wanted(),
             groups_closed: inner.space.closed.groups().len() as u64,
             bytes_to_move: inner.relocator.bytes_to_move(),
             clock_steps,
             clock_skew_ns,
+            hole_blocks: inner.space.holes().blocks(),
+            taken_blocks: inner.checkpointer.growth.taken(),
             allocated_blocks: inner
                 .layout()
                 .data_blocks(device_blocks)

@@ -11,13 +11,14 @@ const fn bytes(blocks: u64) -> u64 {
 
 /// The cap in parts that do not overlap.
 fn space(stat: &StoreStat, samples: &mut Samples) {
-    let known = stat.free_blocks + stat.pending_blocks + stat.allocated_blocks;
+    let known = stat.free_blocks + stat.hole_blocks + stat.pending_blocks + stat.allocated_blocks;
     samples.with(["free"], bytes(stat.free_blocks) as f64);
+    samples.with(["holes"], bytes(stat.hole_blocks) as f64);
     samples.with(["pending"], bytes(stat.pending_blocks) as f64);
     samples.with(["data"], bytes(stat.allocated_blocks) as f64);
     samples.with(["reserved"], bytes(stat.device_blocks.saturating_sub(known)) as f64);
     let rest = stat.blocks_max.saturating_sub(stat.device_blocks);
-    let growable = stat.growable_blocks.min(rest);
+    let growable = stat.growable_blocks.saturating_sub(stat.hole_blocks).min(rest);
     samples.with(["unformatted"], bytes(growable) as f64);
     samples.with(["out_of_reach"], bytes(rest - growable) as f64);
 }
@@ -78,6 +79,19 @@ pub(super) const METRICS: &[MetricFamily] = &[
         labels: &["class"],
         help: "The cap by use; the sum of the classes is shoal_size_bytes",
         read: |now, samples| now.stat(|stat| space(stat, samples)),
+    },
+    MetricFamily {
+        name: "shoal_bytes",
+        kind: Kind::Gauge,
+        labels: &["of"],
+        help: "Bytes of objects, bytes that they use in the data file, and bytes of the disk that the file takes",
+        read: |now, samples| {
+            now.stat(|stat| {
+                samples.with(["objects"], stat.value_bytes_with_log() as f64);
+                samples.with(["used"], stat.used_bytes() as f64);
+                samples.with(["disk"], stat.disk_bytes() as f64);
+            });
+        },
     },
     MetricFamily {
         name: "shoal_live_value_bytes",
@@ -388,7 +402,7 @@ pub(super) const METRICS: &[MetricFamily] = &[
         name: "shoal_discarded_bytes_total",
         kind: Kind::Counter,
         labels: &[],
-        help: "Bytes discarded on the device",
+        help: "Bytes returned to the device",
         read: |now, samples| now.stat(|stat| samples.count(stat.bytes_discarded)),
     },
     MetricFamily {

@@ -1,68 +1,101 @@
-//! Discards whole free groups on the device (`OpenOptions::discard`): a file gets holes, and a raw device learns which blocks are unused.
+//! Releases free blocks on the device (`OpenOptions::discard`): a file gets holes, and a raw device learns which blocks are unused.
 //!
-//! A piece is allocated, discarded, and freed: no write uses it meanwhile. Blocks that may be allocated may also be lost (R9: no published
-//! or recoverable state refers to them). The set of discarded groups is only in memory; after a restart everything is discarded once more.
+//! A *look*, every [`LOOK_NS`], makes holes of the long free runs in which no block was freed since the look before. It leaves one and a
+//! half times the growth ahead of need free: a busy store does not release blocks and take them again in turns. Then the device punches
+//! one hole at a time, and none while commits are queued. Blocks of a hole are no free blocks of the allocator: growth fills holes
+//! (`growth/fill.rs`).
+//!
+//! Only blocks that may be allocated become holes (R9: no published or recoverable state refers to them), so their contents may be lost.
 
-use shoal_base::sync::atomic::Ordering;
-use shoal_base::{BLOCK_BYTES_U64, Run};
-use shoal_common::error::Result;
-use shoal_space_manager::Discarded;
+use std::time::Duration;
+
+use shoal_base::BLOCK_BYTES_U64;
+use shoal_base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use shoal_space_manager::Hole;
 
 use super::{Progress, Relocator};
 
-/// Blocks discarded at a time: 64 MiB, so that writes in flight do not miss much space.
-const PIECE_BLOCKS: u64 = 16_384;
+/// Time between two looks: blocks are returned if they have been free for one to two such times.
+const LOOK_NS: u64 = 5_000_000_000;
+/// Holes wait this long while commits are queued.
+const BESIDE_COMMITS: Duration = Duration::from_millis(100);
+
+/// The state of releasing blocks.
+#[derive(Default)]
+pub(crate) struct Giving {
+    /// The time of the next look.
+    look_ns: AtomicU64,
+    /// True if the next look may find something although nothing was freed: the last one passed by recent frees, or found the growth ahead
+    /// of need too large.
+    looks_again: AtomicBool,
+    /// True after the device failed to punch.
+    has_failed: AtomicBool,
+}
 
 impl Relocator {
-    /// Discards the next whole free group that was used since it was last discarded, if the store discards.
-    ///
-    /// # Errors
-    /// None: after a failure no group is discarded until the next start.
-    pub(crate) async fn discard_some(&self) -> Result<Progress> {
-        let discarded = self.space.discarded();
-        if !self.checkpointer.move_limits.discards || discarded.failed.load(Ordering::Relaxed) {
-            return Ok(Progress::Idle);
-        }
-        let Some(group) = self.next_to_discard(&discarded) else { return Ok(Progress::Idle) };
-        let group_blocks = discarded.group_blocks;
-        // Set before the discard: blocks freed in the group from now on clear it.
-        discarded.insert(group);
-        let (mut at, end) = (group * group_blocks, (group + 1) * group_blocks);
-        while at < end {
-            let blocks = (end - at).min(PIECE_BLOCKS);
-            let piece = Run::new(at, blocks as u32);
-            at += blocks;
-            // A write took the piece meanwhile, or too little space is left for it: retry later.
-            if self.space.available() < 4 * blocks || self.space.allocator().take(piece).is_err() {
-                return Ok(Progress::Idle);
-            }
-            let answer = self.checkpointer.device.discard(piece.block, blocks).await.ok();
-            let freed = self.space.allocator().free(piece);
-            assert!(freed.is_ok(), "{piece} was taken a moment ago: {freed:?}");
-            if let Err(error) = answer {
-                discarded.failed.store(true, Ordering::Relaxed);
-                tracing::warn!("the device does not take free space back and is not asked again: {error}");
-                return Ok(Progress::Idle);
-            }
-            self.bytes_discarded.fetch_add(blocks * BLOCK_BYTES_U64, Ordering::Relaxed);
-            self.checkpointer.move_limits.charge(blocks * BLOCK_BYTES_U64);
-        }
-        Ok(Progress::Worked)
+    fn gives_back(&self) -> bool {
+        self.checkpointer.move_limits.discards && !self.giving.has_failed.load(Ordering::Relaxed)
     }
 
-    /// The next group that is wholly free and not discarded.
-    fn next_to_discard(&self, discarded: &Discarded) -> Option<u64> {
-        let group_blocks = discarded.group_blocks;
-        let layout = self.checkpointer.layout();
-        let first = layout.data_first().div_ceil(group_blocks);
-        let end = self.checkpointer.device.blocks().min(layout.blocks_max) / group_blocks;
-        let space = self.space.allocator();
-        (first..end).find_map(|_| {
-            let group = discarded.next.load(Ordering::Relaxed).clamp(first, end - 1);
-            let next = if group + 1 == end { first } else { group + 1 };
-            discarded.next.store(next, Ordering::Relaxed);
-            let is_free = || space.is_free(Run::new(group * group_blocks, group_blocks as u32));
-            (!discarded.contains(group) && is_free()).then_some(group)
-        })
+    /// Punches the next hole, or looks for new ones if it is time.
+    pub(crate) async fn discard_some(&self) -> Progress {
+        if !self.gives_back() || self.checkpointer.log.committer.has_work() {
+            return Progress::Idle;
+        }
+        if let Some(hole) = self.space.holes().take_not_punched() {
+            self.punch(hole).await;
+            return Progress::Worked;
+        }
+        let now_ns = self.checkpointer.now_ns();
+        if now_ns < self.giving.look_ns.load(Ordering::Relaxed) || !self.wants_look() {
+            return Progress::Idle;
+        }
+        self.giving.look_ns.store(now_ns.saturating_add(LOOK_NS), Ordering::Relaxed);
+        self.look_for_holes().await
+    }
+
+    /// The time until there may be more to release; `None` if that needs an event.
+    pub(crate) fn next_discard_in(&self) -> Option<Duration> {
+        if !self.gives_back() {
+            return None;
+        }
+        if self.space.holes().is_any_new() {
+            return Some(BESIDE_COMMITS);
+        }
+        let rest_ns = self.giving.look_ns.load(Ordering::Relaxed).saturating_sub(self.checkpointer.now_ns());
+        self.wants_look().then(|| Duration::from_nanos(rest_ns).max(BESIDE_COMMITS))
+    }
+
+    fn wants_look(&self) -> bool {
+        self.space.holes().is_touched() || self.giving.looks_again.load(Ordering::Relaxed)
+    }
+
+    /// Makes holes.
+    async fn look_for_holes(&self) -> Progress {
+        // Growth takes blocks ahead of need, and fills holes: not beside this.
+        let _turn = self.checkpointer.grower.take().await;
+        let holes = self.space.holes();
+        let was_touched = holes.is_touched();
+        let touched = holes.look();
+        let (ahead, available) = (self.checkpointer.growth_ahead(), self.space.available());
+        self.giving.looks_again.store(was_touched || !self.checkpointer.growth.is_calm(), Ordering::Relaxed);
+        let runs = self.space.quiet_runs(&touched, available.saturating_sub(ahead + ahead / 2));
+        let made = runs.into_iter().filter(|&run| self.space.make_hole(run)).count();
+        if made > 0 { Progress::Worked } else { Progress::Idle }
+    }
+
+    /// Has the device punch `hole`. After a failure no hole is punched until the next start; the store uses all holes as before.
+    async fn punch(&self, hole: Hole) {
+        let blocks = u64::from(hole.run.blocks);
+        let answer = self.checkpointer.device.discard(hole.run.block, blocks).await.ok();
+        self.space.holes().put_back(Hole { is_punched: true, ..hole });
+        self.checkpointer.move_limits.charge(blocks * BLOCK_BYTES_U64);
+        match answer {
+            Ok(()) => _ = self.bytes_discarded.fetch_add(blocks * BLOCK_BYTES_U64, Ordering::Relaxed),
+            Err(error) => {
+                self.giving.has_failed.store(true, Ordering::Relaxed);
+                tracing::warn!("free blocks are not returned to the device until the next start: {error}");
+            }
+        }
     }
 }

@@ -25,6 +25,7 @@ use shoal_common::event::Token;
 use shoal_space::Victim;
 use shoal_space_manager::SpaceManager;
 
+use self::discard::Giving;
 use crate::checkpoint::checkpointer::Checkpointer;
 use crate::compaction::{Compacted, Wanted};
 
@@ -57,7 +58,7 @@ pub(crate) enum Progress {
     Worked,
 }
 
-/// Empties groups, tidies packed runs and discards free space, a step at a time. The store has one.
+/// Empties groups, tidies packed runs and releases free blocks, a step at a time. The store has one.
 pub(crate) struct Relocator {
     checkpointer: Arc<Checkpointer>,
     space: Arc<SpaceManager>,
@@ -76,6 +77,7 @@ pub(crate) struct Relocator {
     pub bytes_moved: AtomicU64,
     pub groups_emptied: AtomicU64,
     pub bytes_discarded: AtomicU64,
+    giving: Giving,
 }
 
 /// The load by requests.
@@ -110,6 +112,7 @@ impl Relocator {
             bytes_moved: AtomicU64::default(),
             groups_emptied: AtomicU64::default(),
             bytes_discarded: AtomicU64::default(),
+            giving: Giving::default(),
         }
     }
 
@@ -180,7 +183,7 @@ impl Relocator {
         {
             return Ok(Progress::Worked);
         }
-        self.discard_some().await
+        Ok(self.discard_some().await)
     }
 
     /// Returns true if the round waits for readers of the old places, or another thread takes a step.
@@ -200,7 +203,7 @@ impl Relocator {
         let layout = self.checkpointer.layout();
         let there = self.checkpointer.device.blocks().min(layout.blocks_max) / u64::from(layout.group_blocks);
         let kept = (there * u64::from(self.checkpointer.tuning.reserve_permille)).div_ceil(1000);
-        kept.saturating_sub(self.space.allocator().whole_groups() as u64)
+        kept.saturating_sub(self.space.allocator().whole_groups() as u64 + self.space.hole_groups())
     }
 
     /// Closes groups to be emptied if there are too few whole free ones.
@@ -220,7 +223,8 @@ impl Relocator {
         let except = self.not_to_be_emptied().await;
         let used_max = USED_PERMILLE_MAX[usize::from(self.is_urgent(now_ns))];
         // Closed groups serve no writes, and their contents need space elsewhere.
-        let mut room = self.space.available() / 8 * 7;
+        let most = (self.space.available() + self.space.holes().blocks()) / 8 * 7;
+        let mut room = most;
         for _ in 0..at_once {
             let closed = self.space.closed.close(self.space.allocator(), &except, |victim| {
                 let (used, free) = (victim.used_blocks, victim.group.blocks - victim.used_blocks);
@@ -235,6 +239,10 @@ impl Relocator {
         }
         if self.space.closed.groups().is_empty() {
             return Ok(None);
+        }
+        let missing = (most - room).saturating_sub(self.space.available());
+        if missing > 0 {
+            self.checkpointer.fill_holes(missing).await;
         }
         // Values in the memtables already have their places: the walk must meet them in the trees.
         self.checkpointer.apply_all().await?;
@@ -258,6 +266,8 @@ impl Relocator {
         let mut avoid = self.avoid.lock();
         avoid.retain(|&(_, until_ns)| now_ns < until_ns);
         except.extend(avoid.iter().map(|&(group, _)| group));
+        // Blocks of holes are no used blocks that could move.
+        except.extend(self.space.groups_with_holes());
         except
     }
 
