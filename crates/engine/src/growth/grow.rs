@@ -68,9 +68,10 @@ impl Checkpointer {
         self.tablets.all().iter().any(|tablet| holds(tablet))
     }
 
-    /// Returns true if the file should grow now, because too few blocks are free ahead of need.
+    /// Returns true if the file should grow now, because too few blocks are free ahead of need, or because it could not grow before: only a
+    /// step that succeeds shows that there is room again.
     pub(crate) fn wants_growth(&self) -> bool {
-        self.space.available() < self.growth_ahead()
+        (self.space.available() < self.growth_ahead() || self.growth.cannot_grow().is_some())
             && (self.space.holes().blocks() > 0 || self.can_lengthen())
             && self.holds_anything()
     }
