@@ -209,9 +209,9 @@ mod tests {
         assert_eq!(ended.load(Ordering::Relaxed), 2);
     }
 
-    /// All requests of the only connection write: the thread commits them itself, and one turn answers all, in several rounds.
+    /// All requests of the only connection write: they share commits, and are answered in several rounds.
     #[test]
-    fn turn_of_writes_commits_on_own_thread() {
+    fn turn_of_writes_shares_commits() {
         let (spawner, ended) = (Spawner::default(), Arc::new(AtomicUsize::new(0)));
         let store = crate::testing::store();
         let (mut looks, begin, seen) = (0, spawner.clone(), Arc::clone(&ended));
@@ -237,10 +237,18 @@ mod tests {
             Cork::default(),
         );
         let before = store.stat().batches;
-        let mut context = Context::from_waker(Waker::noop());
         let rounds = 20_usize.div_ceil(ANSWERS_A_ROUND);
-        assert_eq!(Pin::new(&mut all).poll(&mut context), Poll::Ready(1 + rounds));
-        assert_eq!(store.stat().batches - before, 1);
+        let mut context = Context::from_waker(Waker::noop());
+        let looks = loop {
+            match Pin::new(&mut all).poll(&mut context) {
+                Poll::Ready(looks) => break looks,
+                Poll::Pending => std::thread::yield_now(),
+            }
+        };
+        let batches = store.stat().batches - before;
+        assert!(looks > rounds, "{looks} rounds");
+        // One batch, unless this thread loses its core and the store's thread commits a part of them.
+        assert!(batches < 20, "{batches} batches: each write was committed alone");
     }
 
     #[test]
