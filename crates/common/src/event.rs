@@ -134,6 +134,11 @@ impl Bell {
         let _ = self.thread.set(thread::current());
     }
 
+    /// Returns true if this is the thread of the bell.
+    pub fn is_of_this_thread(&self) -> bool {
+        self.thread.get().is_some_and(|thread| thread.id() == thread::current().id())
+    }
+
     /// Closes the bell, and rings for the last time.
     pub fn close(&self) {
         self.closed.store(true, Ordering::Release);

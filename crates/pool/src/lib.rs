@@ -30,6 +30,7 @@
 //!
 //! The pool does not flush the device, and does not recover.
 
+mod budget;
 mod counters;
 mod damaged;
 mod error;
@@ -53,6 +54,7 @@ mod writer;
 #[cfg(test)]
 mod tests;
 
+pub use budget::{IoBudget, Working};
 pub use counters::PoolCounters;
 pub use error::PoolError;
 pub use fresh::{Filled, Fresh};

@@ -9,6 +9,7 @@ use shoal_base::sync::atomic::AtomicUsize;
 use shoal_device::Device;
 
 use crate::PoolError;
+use crate::budget::IoBudget;
 use crate::counters::{Alone, PoolCounters, Stats};
 use crate::damaged::DamagedPages;
 use crate::latency::{Latency, moment};
@@ -138,6 +139,7 @@ impl Pool {
             streams: AtomicUsize::new(0),
             pin_wait_ms,
             damaged: DamagedPages::new(frames),
+            budget: IoBudget::new(),
         };
         Ok(Self(Arc::new(Handle { shared: Arc::new(shared), residents, device })))
     }
@@ -180,6 +182,12 @@ impl Pool {
         let guard = shared.table.lock(id.block);
         let mut slots = shared.table.chain(id.block, &guard).map(|index| shared.residents.slot(index));
         slots.any(|slot| slot.id() == *id && slot.word.is_resident())
+    }
+
+    /// The device time that background work may take.
+    #[must_use]
+    pub fn budget(&self) -> &IoBudget {
+        &self.shared().budget
     }
 
     /// The present moment, taken at the start of a read: see [`Self::remember_damage`].

@@ -11,6 +11,7 @@ use shoal_base::sync::atomic::{AtomicUsize, Ordering};
 use shoal_device::DeviceError;
 use smallvec::SmallVec;
 
+use crate::budget::IoBudget;
 use crate::counters::{Alone, Stats};
 use crate::damaged::DamagedPages;
 use crate::latency::Latency;
@@ -41,6 +42,7 @@ pub(crate) struct Shared {
     pub(crate) streams: AtomicUsize,
     pub(crate) pin_wait_ms: u64,
     pub(crate) damaged: DamagedPages,
+    pub(crate) budget: IoBudget,
 }
 
 /// Writes of pages that change in place.

@@ -18,7 +18,7 @@ const ORDERS: [(&str, &str); 5] = [
     ),
     (
         "crates/pool/src/",
-        "sync counters error latency requests memory unit damaged resident policy table shared pool \
+        "sync counters error latency budget requests memory unit damaged resident policy table shared pool \
          evict fetch fresh writer write_back in_place",
     ),
     (

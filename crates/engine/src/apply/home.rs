@@ -95,6 +95,7 @@ impl<'a> Work<'a> {
                 }
                 self.add_record(record).await?;
                 progress.note(1);
+                progress.keep_pace();
             }
         }
         for step in moves {
@@ -164,7 +165,7 @@ impl<'a> Work<'a> {
         } else {
             self.own_extents(value)?;
         }
-        if self.writes.bytes >= self.checkpointer.tuning.apply_bytes_in_flight {
+        if self.writes.bytes >= self.checkpointer.home_bytes_in_flight() {
             self.writes.write(self.checkpointer).await?;
         }
         Ok(())

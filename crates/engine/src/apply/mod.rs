@@ -5,6 +5,7 @@
 
 pub(crate) mod home;
 pub(crate) mod one_version;
+pub(crate) mod pace;
 pub(crate) mod progress;
 pub(crate) mod replace;
 pub(crate) mod route;
@@ -12,6 +13,7 @@ pub(crate) mod route;
 use std::sync::Arc;
 
 use shoal_base::list::DamagedRange;
+use shoal_base::sync::atomic::Ordering;
 use shoal_base::{Lsn, Run};
 use shoal_common::error::{Error, Result};
 use shoal_common::injected_bug::{Bug, injected};
@@ -24,6 +26,7 @@ use shoal_tree::{Applied, Apply, Merge, Root};
 use shoal_value::{Entry, owned_runs};
 
 use crate::apply::home::Work;
+use crate::apply::pace::Pace;
 use crate::apply::progress::Progress;
 use crate::apply::replace::{Op, ReplaceEntries};
 use crate::apply::route::Routed;
@@ -35,7 +38,7 @@ use crate::gc::liveness::{Liveness, LivenessOps};
 use crate::gc::rewrite::{Moves, Pressure};
 use crate::memtable::Memtable;
 use crate::tablet::damage::Unread;
-use crate::tablet::tree_io::{Pages, PoolPages, is_of_medium, tree_of};
+use crate::tablet::tree_io::{LATE_PERMILLE, Pages, PoolPages, is_of_medium, tree_of};
 use crate::tablet::view::{Tablet, View};
 
 /// Attempts of an apply before it abandons pages that the device cannot read.
@@ -72,7 +75,7 @@ impl Checkpointer {
 
     /// Publishes without an apply if the log is at least half full and all of its records are applied. Recovery may find the log in this
     /// state, and then no apply's superblock would free its blocks.
-    async fn let_log_go(&self) -> Result<()> {
+    pub(crate) async fn let_log_go(&self) -> Result<()> {
         let is_applied = self.tablets.all().iter().all(|tablet| tablet.first_unapplied().is_none());
         if is_applied && self.log.fill_permille() >= 500 {
             self.publish(Changes::default()).await?;
@@ -80,21 +83,26 @@ impl Checkpointer {
         Ok(())
     }
 
-    /// Applies the tablet whose apply helps most: if the log is fuller than the memtables, the one that holds the log's
-    /// tail, else the one with the largest memtables.
+    /// Applies the tablet whose apply helps most.
     pub(crate) async fn apply_fullest(&self) -> Result<()> {
-        let tablets = self.tablets.all().iter().filter(|tablet| tablet.first_unapplied().is_some());
-        let chosen = if self.log.fill_permille() >= self.tablets.admission.fill_permille() {
+        match self.fullest() {
+            Some(tablet) => self.apply_tablet(tablet).await,
+            None => self.let_log_go().await,
+        }
+    }
+
+    /// The tablet whose apply helps most: if the log is fuller than the memtables, the one that holds the log's tail, else the one with the
+    /// largest memtables.
+    pub(crate) fn fullest(&self) -> Option<&Tablet> {
+        let tablets = self.tablets.all().iter().map(|tablet| &**tablet);
+        let tablets = tablets.filter(|tablet| tablet.first_unapplied().is_some());
+        if self.log.fill_permille() >= self.tablets.admission.fill_permille() {
             tablets.min_by_key(|tablet| tablet.first_unapplied())
         } else {
             tablets.max_by_key(|tablet| {
                 let view = tablet.view();
                 view.active.size().bytes + view.frozen.as_ref().map_or(0, |memtable| memtable.size().bytes)
             })
-        };
-        match chosen {
-            Some(tablet) => self.apply_tablet(tablet).await,
-            None => self.let_log_go().await,
         }
     }
 
@@ -113,7 +121,7 @@ impl Checkpointer {
     pub(super) async fn apply_alone(&self, tablet: &Tablet) -> Result<u64> {
         let _turn = loop {
             self.make_room_for_a_layer(tablet).await?;
-            let turn = self.applier.take().await;
+            let turn = self.applier.turn().await;
             // An apply that held the turn before may have taken the place (INV-33).
             if tablet.view().trees.has_place_for_a_layer() {
                 break turn;
@@ -169,7 +177,7 @@ impl Checkpointer {
     /// # Errors
     /// As [`apply_tablet`](Self::apply_tablet).
     pub(crate) async fn tidy_tablet(&self, tablet: &Tablet, pressure: Pressure) -> Result<bool> {
-        let _turn = self.applier.take().await;
+        let _turn = self.applier.turn().await;
         self.log.poison.check()?;
         let view = tablet.view();
         // An earlier apply failed: its memtable comes first. Moved values whose entries are in layers need a new layer.
@@ -205,6 +213,7 @@ impl Checkpointer {
             // This apply loses pages for good: it reads each of them itself.
             self.pool.forget_all_damage();
         }
+        let _working = self.pool.budget().work();
         let frozen = view.frozen.as_deref();
         let mut work = Work::new(self, tablet.id, moves.hole_blocks, moment);
         moves.doubtful.iter().for_each(|&(block, doubt)| work.liveness.doubt(block, doubt));
@@ -262,12 +271,29 @@ impl Checkpointer {
 
     /// The progress of an apply of `frozen`, a memtable of `tablet`.
     fn progress_of(&self, tablet: &Tablet, frozen: Option<&Memtable>) -> Progress<'_> {
-        let Some(frozen) = frozen else { return Progress::new(&self.log.committer, None, 0) };
+        let Some(frozen) = frozen else { return Progress::new(&self.log.committer, None, 0, false) };
         let size = frozen.size();
         let lent = self.tablets.admission.lend(size.records, size.bytes);
         let lends = size.bytes >= self.tuning.lend_bytes_min;
-        Progress::new(&self.log.committer, Some(lent), if lends { size.records } else { 0 })
+        Progress::new(&self.log.committer, Some(lent), size.records, lends)
             .with_pause(self.pause_permille(tablet), self.now_ns())
+            .with_pace(self.pace())
+    }
+
+    /// The pace of an apply on the thread that applies; `None` on others, whose callers wait.
+    fn pace(&self) -> Option<Pace<'_>> {
+        let helpers = self.helpers.as_ref().filter(|helpers| helpers.is_applier())?;
+        Some(Pace::new(self, helpers.apply_time_ns.load(Ordering::Relaxed)))
+    }
+
+    /// Returns true if something waits for an apply to end: writers for room, or a task for the applier's turn.
+    pub(crate) fn is_apply_waited_for(&self) -> bool {
+        let admission = &self.tablets.admission;
+        admission.fill_permille() >= LATE_PERMILLE
+            || self.log.fill_permille() >= LATE_PERMILLE
+            || self.applier.is_waited_for()
+            || self.closing.is_begun()
+            || self.log.poison.reason().is_some()
     }
 
     /// Adds the runs of replaced entries to `freed`.
@@ -333,7 +359,7 @@ impl Checkpointer {
         merge: &mut M,
         ops: &[M::Op],
     ) -> Result<(Root, Pages<'_>)> {
-        let source = PoolPages::new(&self.pool).giving_up(unread != Unread::Fails);
+        let source = PoolPages::new(&self.pool).giving_up(unread != Unread::Fails).paced_by(self.pacing());
         let mut sink = self.page_sink();
         let tree = tree_of(self.identity, tablet.id);
         let (root, filters) = (trees.base, self.wants_filters(trees));
@@ -475,7 +501,7 @@ mod tests {
                 break;
             }
         }
-        let turn = block_on(checkpointer.applier.take());
+        let turn = block_on(checkpointer.applier.turn());
         let mut applies: Vec<_> = (0..4).map(|_| Box::pin(checkpointer.apply_alone(tablet))).collect();
         for apply in &mut applies {
             assert!(apply.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());

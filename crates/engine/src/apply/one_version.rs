@@ -33,7 +33,7 @@ impl Checkpointer {
             for tablet in self.tablets.all() {
                 self.make_room_for_a_layer(tablet).await?;
             }
-            let _turn = self.applier.take().await;
+            let _turn = self.applier.turn().await;
             self.log.poison.check()?;
             let is_ready = |view: Arc<View>| view.frozen.is_none() && view.trees.has_place_for_a_layer();
             if self.tablets.all().iter().all(|tablet| is_ready(tablet.view())) {

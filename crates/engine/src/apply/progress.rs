@@ -2,6 +2,7 @@
 
 use shoal_log::Committer;
 
+use crate::apply::pace::Pace;
 use crate::checkpoint::pause::Pause;
 use crate::memtable::admission::{LENT_STEPS, Lent};
 
@@ -29,22 +30,49 @@ pub(crate) struct Progress<'a> {
     weight_in_base: usize,
     /// The next step is due at this weight.
     next: usize,
+    pace: Option<Pace<'a>>,
 }
 
 impl<'a> Progress<'a> {
-    /// An apply of `ops` operations lends the room of `lent` step by step. With `ops` 0 the room becomes free only at the end.
-    pub(crate) fn new(committer: &'a Committer, lent: Option<Lent>, ops: usize) -> Self {
-        let next = if ops == 0 { usize::MAX } else { 0 };
+    /// An apply of `ops` operations. If it lends, the room of `lent` becomes free step by step, else only at the end.
+    pub(crate) fn new(committer: &'a Committer, lent: Option<Lent>, ops: usize, lends: bool) -> Self {
+        let next = if lends { 0 } else { usize::MAX };
         let whole = ops * WHOLE;
         let (done, pause, began_ns) = (0, 0, 0);
-        Self { committer, lent, done, whole, pause, began_ns, weight: HOME, weight_in_base: 0, next }
+        Self {
+            committer,
+            lent,
+            done,
+            whole,
+            pause,
+            began_ns,
+            weight: HOME,
+            weight_in_base: 0,
+            next,
+            pace: None,
+        }
     }
 
     /// Reserves a part of the room for a pause of `permille` thousandths of the apply's time. The apply starts at `now_ns`.
     pub(crate) fn with_pause(mut self, permille: u64, now_ns: u64) -> Self {
         let pause = (self.whole as u64).saturating_mul(permille) / 1000;
-        (self.pause, self.began_ns) = (pause as usize, now_ns);
+        let lends = self.next < usize::MAX;
+        (self.pause, self.began_ns) = (if lends { pause as usize } else { 0 }, now_ns);
         self
+    }
+
+    /// An apply with time to spare.
+    pub(crate) fn with_pace(mut self, pace: Option<Pace<'a>>) -> Self {
+        self.pace = pace;
+        self
+    }
+
+    /// Sleeps if the apply is ahead of its pace. The caller holds no lock.
+    #[inline]
+    pub(crate) fn keep_pace(&mut self) {
+        if let Some(pace) = &mut self.pace {
+            pace.keep(self.done, self.whole);
+        }
     }
 
     /// The following operations are looked up.
@@ -117,7 +145,7 @@ mod tests {
         let admission = &store.0.tablets.admission;
         let of = |ops: usize| {
             admission.take(100, 1_000);
-            Progress::new(&store.0.log.committer, Some(admission.lend(100, 1_000)), ops)
+            Progress::new(&store.0.log.committer, Some(admission.lend(100, 1_000)), ops, ops > 0)
         };
         let mut progress = of(100);
         let mut before = 1_000;

@@ -188,6 +188,7 @@ impl Merge for ReplaceEntries<'_> {
     fn merge(&mut self, op: &Op, old: Old<'_>, new: &mut Vec<u8>) -> Result<Fate> {
         self.checkpointer.closing.step()?;
         self.progress.note(1);
+        self.progress.keep_pace();
         let (version, body) = match &op.what {
             What::Expired(record) => (record.lsn(), &[][..]),
             What::Record(record) => (record.lsn(), op.body.as_deref().unwrap_or_else(|| record.body_bytes())),

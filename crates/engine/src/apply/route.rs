@@ -21,8 +21,7 @@ use crate::checkpoint::checkpointer::Checkpointer;
 use crate::tablet::damage::Unread;
 use crate::tablet::tree_io::{Pages, PoolPages, PoolSink, Remembers};
 
-/// Operations whose old leaves are requested together, while those of the previous ones are looked up. Only one new key in some hundred has
-/// any, by a false positive of the filters, and the device needs many requests in flight.
+/// Old leaves that are requested and not looked up yet, at most. The device needs many requests in flight.
 const SETTLED_AT_A_TIME: usize = 2_048;
 /// The same if the pool has room for few pages.
 const SETTLED_AT_LEAST: usize = 64;
@@ -268,20 +267,20 @@ impl Checkpointer {
     ) -> Result<(Root, u64, u64)> {
         let remembers = if unread == Unread::Fails { Remembers::WrongBytes } else { Remembers::All };
         let source = PoolPages::new(&self.pool).giving_up(unread != Unread::Fails).remembering(remembers);
+        let source = source.paced_by(self.pacing());
         let mut writer = TreeWriter::new(tree, lsn, sink);
         let (mut added, mut removed, mut new) = (0, 0, Vec::new());
-        let at_a_time = source.ahead_max().clamp(SETTLED_AT_LEAST, SETTLED_AT_A_TIME);
-        let mut asked = &layered.old[..];
-        let mut ask_up_to = |end: usize| {
-            let some = asked.split_off(..asked.partition_point(|(op, _)| *op < end)).unwrap_or_default();
-            let leaves: Vec<PageRef> = some.iter().filter_map(|(_, leaf)| leaf.page()).collect();
-            source.prefetch(&leaves, 0, ReadHint::Apply);
-        };
-        ask_up_to(at_a_time);
-        let mut old = &layered.old[..];
+        let (mut old, mut asked) = (&layered.old[..], 0);
         for (number, op) in layered.ops.iter().enumerate() {
-            if number % at_a_time == 0 {
-                ask_up_to(number + 2 * at_a_time);
+            // The leaves that are read and not looked up yet.
+            asked = asked.max(layered.old.len() - old.len());
+            let waiting = asked + old.len() - layered.old.len();
+            let most = source.ahead_max().clamp(SETTLED_AT_LEAST, SETTLED_AT_A_TIME).min(source.depth());
+            if waiting <= most / 2 && asked < layered.old.len() {
+                let some = &layered.old[asked..layered.old.len().min(asked + most - waiting)];
+                let leaves: Vec<PageRef> = some.iter().filter_map(|(_, leaf)| leaf.page()).collect();
+                source.prefetch(&leaves, 0, ReadHint::Apply);
+                asked += some.len();
             }
             if number % FETCHED == 0 {
                 fetch(layered.ops[number..].iter().take(FETCHED).filter_map(Op::record));

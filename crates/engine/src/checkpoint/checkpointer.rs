@@ -17,13 +17,18 @@ use shoal_pool::Pool;
 use shoal_space_manager::{GrowthHistory, OwnSpace, SpaceManager};
 use shoal_value::packed::run_blocks_max;
 
+use crate::checkpoint::applier::Applier;
 use crate::checkpoint::closing::Closing;
 use crate::checkpoint::pause::Pause;
 use crate::checkpoint::rate::MoveLimits;
 use crate::counters::OperationCounters;
 use crate::memtable::Memtable;
+use crate::memtable::admission::Admission;
 use crate::tablet::tablets::Tablets;
-use crate::tablet::tree_io::PoolSink;
+use crate::tablet::tree_io::{PoolSink, depth_of};
+
+/// Bytes of values that count as one request of the budget: a flush waits about as long for them as for a read.
+const HOME_BYTES_OF_A_REQUEST: usize = 32 << 10;
 
 /// The owners that a checkpoint works with, and its own state. The store builds it once.
 pub(crate) struct Checkpointer {
@@ -43,8 +48,8 @@ pub(crate) struct Checkpointer {
     pub counters: Arc<OperationCounters>,
     /// The newest durable superblock: its holder publishes the next one.
     pub publisher: Token<Superblock>,
-    /// The token of the one apply.
-    pub applier: Token<()>,
+    /// The turn of the one apply.
+    pub applier: Applier,
     /// The token of the one growth of the file.
     pub grower: Token<()>,
     pub growth: GrowthHistory,
@@ -68,12 +73,26 @@ pub(crate) struct Helpers {
     apply: Arc<Bell>,
     /// The pause after the newest apply, until that thread takes it.
     pub(crate) paused: Mutex<Option<Pause>>,
+    /// The time that an apply of that thread may take, in nanoseconds. Only that thread uses it.
+    pub(crate) apply_time_ns: AtomicU64,
 }
 
 impl Helpers {
     /// Threads with these bells.
     pub(crate) fn new(compaction: Arc<Bell>, free: Arc<Bell>, apply: Arc<Bell>) -> Self {
-        Self { compaction, free, applied: Mutex::default(), apply, paused: Mutex::default() }
+        Self {
+            compaction,
+            free,
+            applied: Mutex::default(),
+            apply,
+            paused: Mutex::default(),
+            apply_time_ns: AtomicU64::new(0),
+        }
+    }
+
+    /// Returns true on the thread that applies.
+    pub(crate) fn is_applier(&self) -> bool {
+        self.apply.is_of_this_thread()
     }
 
     /// Passes a pause to the thread that applies. An earlier one that is still queued is over.
@@ -111,6 +130,18 @@ impl Checkpointer {
     /// A sink for the pages of an apply or a compaction.
     pub(crate) fn page_sink(&self) -> PoolSink<'_> {
         PoolSink::new(&self.pool, &self.space, &self.counters, self.tuning.apply_bytes_in_flight)
+    }
+
+    /// The memtables that decide whether background work has time to read within the budget of the pool. Without threads there is no
+    /// background work: a caller waits for the apply.
+    pub(crate) fn pacing(&self) -> Option<&Admission> {
+        (self.helpers.is_some() && !self.closing.is_begun()).then_some(&*self.tablets.admission)
+    }
+
+    /// Bytes of values that an apply writes at a time.
+    pub(crate) fn home_bytes_in_flight(&self) -> usize {
+        let depth = depth_of(&self.pool, self.pacing());
+        depth.saturating_mul(HOME_BYTES_OF_A_REQUEST).min(self.tuning.apply_bytes_in_flight)
     }
 
     pub(crate) fn now_ns(&self) -> u64 {

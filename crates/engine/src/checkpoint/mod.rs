@@ -4,8 +4,9 @@
 //! All of them work with a [`checkpointer`], which has the owners that a checkpoint needs, not with the store.
 //!
 //! Reading order: [`checkpointer`], [`new_tree`] (a written tree and its publish), [`publish`], [`sole_writer`] (no other program
-//! publishes), [`pause`] and [`rate`] (limits of the background work), [`closing`].
+//! publishes), [`pause`] and [`rate`] (limits of the background work), [`applier`] (its turn, and the waits that end its pace), [`closing`].
 
+pub(crate) mod applier;
 pub(crate) mod checkpointer;
 pub(crate) mod closing;
 pub(crate) mod new_tree;

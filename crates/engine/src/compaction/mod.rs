@@ -192,9 +192,10 @@ impl Checkpointer {
         }
         // Only the owner of the claim changes the compacted layers, so applies can run while it reads them.
         let (trees, _) = trees_of(tablet);
+        let _working = self.pool.budget().work();
         let Some(taken) = self.take_next(tablet, &trees, false).await? else { return Ok(Compacted::Nothing) };
         let early = self.compact_beside_applies(tablet, trees.base, &taken).await;
-        let _turn = self.applier.take().await;
+        let _turn = self.applier.turn().await;
         self.log.poison.check()?;
         match self.compact_slice(tablet, taken, early, self.unread(), false).await {
             // Nothing waits for this compaction, and the pages may be readable later.
@@ -458,7 +459,7 @@ impl Checkpointer {
     }
 
     fn cursor_over(&self, tablet: &Tablet, layers: Layers) -> TreesCursor<PoolPages<'_>> {
-        let source = PoolPages::new(&self.pool).giving_up(true);
+        let source = PoolPages::new(&self.pool).giving_up(true).paced_by(self.pacing());
         let trees = Trees { base: Root::EMPTY, layers: Arc::new(layers) };
         TreesCursor::new(tree_of(self.identity, tablet.id), &source, &trees, None, None)
     }
@@ -530,6 +531,7 @@ impl Checkpointer {
             frontier: layers.frontier.clone(),
             ..Layers::default()
         };
+        let _working = self.pool.budget().work();
         let mut sink = self.page_sink().of_layer();
         let written = self.write_compacted(tablet, applied, of_newest, &mut sink).await;
         // R8: also after an error, the blocks are free only after the writes to them have finished.
@@ -541,7 +543,7 @@ impl Checkpointer {
         };
         let pages = finished.map_err(|error| self.apply_failed(&error))?;
         let freed = self.pages_of(tablet, &newest).await?;
-        let _turn = self.applier.take().await;
+        let _turn = self.applier.turn().await;
         self.log.poison.check()?;
         let now = tablet.view();
         let mut layers = (*now.trees.layers).clone();

@@ -38,7 +38,7 @@ fn a_slice_is_put_again_into_a_base_that_an_apply_changed() {
     apply(&mut (3_000..3_020));
     assert_ne!(tablet.view().trees.base, trees.base, "records side by side are dense");
     assert!(block_on(checkpointer.compact_beside_applies(tablet, trees.base, &taken)).is_none());
-    let turn = block_on(checkpointer.applier.take());
+    let turn = block_on(checkpointer.applier.turn());
     let compacted = block_on(checkpointer.compact_slice(tablet, taken, early, Unread::Fails, false)).unwrap();
     assert!(matches!(compacted, Compacted::All(_)), "{compacted:?}");
     drop(turn);

@@ -1,5 +1,6 @@
 //! The store's own work: its threads, and the work that they or a caller run: relocation, expiry, scrubs.
 
+pub(crate) mod apply_timer;
 pub(crate) mod expire;
 pub(crate) mod own_space;
 pub(crate) mod relocation;

@@ -22,10 +22,12 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use shoal_base::priority::{give_way, shorten_slice};
+use shoal_base::sync::atomic::Ordering;
 use shoal_base::task::block_on;
 use shoal_common::error::Result;
 
 use crate::gc::relocate::Progress;
+use crate::maintenance::apply_timer::ApplyTimer;
 use crate::maintenance::expire::REAPER_PERIOD;
 use crate::maintenance::own_space::SAVE_PERIOD;
 use crate::maintenance::schedule::{self, Job, Next, SLEEP_MAX};
@@ -37,8 +39,6 @@ use crate::store::{Inner, Store};
 const APPLIER_PERIOD: Duration = Duration::from_millis(100);
 /// How often the compactor checks for work without being woken.
 const COMPACTOR_PERIOD: Duration = Duration::from_millis(500);
-/// The memtables are applied after this time even if they are small: the space of deleted objects becomes free.
-const APPLY_AFTER_NS: u64 = 3_000_000_000;
 /// The mover checks for work this often.
 const MOVER_PERIOD: Duration = Duration::from_millis(100);
 /// The grower checks for work this often.
@@ -139,16 +139,17 @@ fn wake_for_seal(inner: &Inner, worker: &Worker) {
 }
 
 fn applier() -> impl FnMut(&Arc<Inner>, &Worker) -> Next + Send {
-    let mut last_full_ns = 0;
+    let mut timer = ApplyTimer::default();
     move |inner, worker| {
-        let now_ns = inner.now_ns();
-        let result = if inner.wants_apply() {
-            block_on(inner.checkpointer.apply_fullest())
-        } else if now_ns.saturating_sub(last_full_ns) >= APPLY_AFTER_NS {
-            last_full_ns = now_ns;
-            block_on(inner.checkpointer.apply_all())
-        } else {
-            Ok(())
+        let checkpointer = &inner.checkpointer;
+        let result = match timer.next(inner, inner.now_ns()) {
+            Some(tablet) => {
+                if let Some(helpers) = &checkpointer.helpers {
+                    helpers.apply_time_ns.store(timer.time_ns(inner), Ordering::Relaxed);
+                }
+                block_on(checkpointer.apply_tablet(tablet))
+            }
+            None => block_on(checkpointer.let_log_go()),
         };
         inner.tablets.held_streams.expire(inner.now_ns());
         inner.checkpointer.limit_snapshots();

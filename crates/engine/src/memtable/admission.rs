@@ -172,6 +172,11 @@ impl Admission {
         bytes.max(records)
     }
 
+    /// Bytes that fit in the memtables until they are filled by `permille` thousandths.
+    pub(crate) fn room_below(&self, permille: usize) -> usize {
+        (self.bytes_max() / 1000 * permille).saturating_sub(self.bytes.load(Ordering::Acquire))
+    }
+
     /// Puts a write of `records` records into the line for room, until the result is dropped.
     pub(crate) fn wait(self: &Arc<Self>, records: usize, bytes: usize) -> Waiting<'_> {
         let is_large = self.is_large(records, bytes);

@@ -27,6 +27,7 @@ use shoal_space_manager::{DataBlocks, GrowthHistory, OwnSpace, SpaceManager, TRE
 use shoal_tree::layers::Layers;
 use shoal_value::{Entry, Home, manifest_blocks, owned_runs};
 
+use crate::checkpoint::applier::Applier;
 use crate::checkpoint::checkpointer::Checkpointer;
 use crate::checkpoint::closing::Closing;
 use crate::checkpoint::publish::CEILING_STEP;
@@ -150,7 +151,7 @@ impl Recovery {
             tablets: Arc::new(tablets),
             counters: Arc::default(),
             publisher: Token::new(found.unwrap_or(self.superblock)),
-            applier: Token::default(),
+            applier: Applier::default(),
             grower: Token::default(),
             growth: GrowthHistory::default(),
             closing: Closing::new(environment.clock.clone()),

@@ -221,7 +221,7 @@ pub(crate) async fn recount_tablet(
     hidden: u64,
     known: Option<Counted>,
 ) -> Result<usize> {
-    let _turn = checkpointer.applier.take().await;
+    let _turn = checkpointer.applier.turn().await;
     checkpointer.log.poison.check()?;
     let view = tablet.view();
     let counted = match known {

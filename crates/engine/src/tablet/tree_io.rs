@@ -16,6 +16,7 @@ use shoal_value::packed::RunOwner;
 use shoal_value::pool_error;
 
 use crate::counters::OperationCounters;
+use crate::memtable::admission::Admission;
 
 /// Blocks that an apply allocates at a time for its pages, so that one write covers several neighbours.
 const PAGE_RUN_BLOCKS: u32 = 16;
@@ -38,7 +39,12 @@ pub(crate) struct PoolPages<'a> {
     pool: &'a Pool,
     gives_up: bool,
     remembers: Remembers,
+    /// The memtables of background work, which reads within the budget of the pool unless they are nearly full.
+    paced_by: Option<&'a Admission>,
 }
+
+/// The fill of the memtables, in thousandths, from which on background work reads as fast as it can: writers are about to wait for it.
+pub(crate) const LATE_PERMILLE: usize = 750;
 
 /// The recent damage that a source takes for granted: pages whose read failed in the last seconds and that are not read again. `shoal-pool`
 /// (`damaged.rs`) has the rule.
@@ -52,9 +58,16 @@ pub(crate) enum Remembers {
     All,
 }
 
+/// Requests that background work may keep in flight now: no limit without `paced_by`, or if its memtables are nearly full.
+pub(crate) fn depth_of(pool: &Pool, paced_by: Option<&Admission>) -> usize {
+    let in_time =
+        |admission: &&Admission| admission.fill_permille() < LATE_PERMILLE && !admission.is_waited_for();
+    paced_by.filter(in_time).map_or(usize::MAX, |_| pool.budget().depth())
+}
+
 impl<'a> PoolPages<'a> {
     pub(crate) fn new(pool: &'a Pool) -> Self {
-        Self { pool, gives_up: false, remembers: Remembers::Nothing }
+        Self { pool, gives_up: false, remembers: Remembers::Nothing, paced_by: None }
     }
 
     /// Reads the page without a frame of the pool.
@@ -82,6 +95,16 @@ impl<'a> PoolPages<'a> {
         self.remembering(Remembers::All)
     }
 
+    /// The same source for background work: it reads ahead within the budget of the pool, unless memtables of `admission` are nearly full.
+    pub(crate) fn paced_by(self, admission: Option<&'a Admission>) -> Self {
+        Self { paced_by: admission, ..self }
+    }
+
+    /// Pages that background work may read ahead now, as far as the device is concerned.
+    pub(crate) fn depth(&self) -> usize {
+        depth_of(self.pool, self.paced_by)
+    }
+
     /// The error of a page that could not be read some seconds ago.
     fn remembered(&self, unit: &Unit) -> Option<PoolError> {
         let known = match self.remembers {
@@ -97,6 +120,9 @@ impl<'a> PoolPages<'a> {
             return Err(error);
         }
         let began = self.pool.moment();
+        if hint == ReadHint::Point {
+            self.pool.budget().note_read();
+        }
         // A scan of many trees may itself pin every frame of a small pool, and an apply must not wait for scans.
         let fetched = match hint {
             ReadHint::Point => self.pool.fetch(unit, hint_of(level, hint)).await,
@@ -221,7 +247,7 @@ impl PageSource for PoolPages<'_> {
 
     fn ahead_max(&self) -> usize {
         // The previous batch may be half read when the next one is prefetched.
-        (self.pool.scan_frames_max() / 2).max(1)
+        (self.pool.scan_frames_max() / 2).clamp(1, self.depth())
     }
 }
 

@@ -4,6 +4,7 @@ use shoal_base::task::Boxed;
 use shoal_common::error::{Error, Result};
 use shoal_log::{Committer, run_to_end};
 
+use crate::checkpoint::applier::ApplyWait;
 use crate::memtable::admission::{MemtablePermit, Waiting};
 use crate::store::Inner;
 use crate::store::threads::Duty;
@@ -43,6 +44,8 @@ impl Drop for LogPermit<'_> {
 struct PlaceInLine<'a> {
     waiting: Option<Waiting<'a>>,
     committer: &'a Committer,
+    /// The apply in progress makes the room.
+    _wait: ApplyWait<'a>,
 }
 
 impl PlaceInLine<'_> {
@@ -136,7 +139,7 @@ impl Inner {
 
     fn wait_in_line(&self, records: usize, memory_bytes: usize) -> PlaceInLine<'_> {
         let waiting = Some(self.tablets.admission.wait(records, memory_bytes));
-        PlaceInLine { waiting, committer: &self.log.committer }
+        PlaceInLine { waiting, committer: &self.log.committer, _wait: self.checkpointer.applier.wait() }
     }
 
     /// Starts an apply if memtables or log are half full. In a store without threads the writer applies later.

@@ -444,6 +444,7 @@ impl Committer {
             let took_ns = self.clock.monotonic_ns().saturating_sub(began_ns);
             self.last_took_ns.store(took_ns, Ordering::Relaxed);
             self.times.add(took_ns, 1);
+            self.pool.budget().note_commit(took_ns);
             written
         };
         let result = match result {
@@ -478,9 +479,8 @@ impl Committer {
         self.poison.set(format!("the log could not be written ({error})"));
         let pending = std::mem::take(&mut *self.queue.lock());
         for item in &pending {
-            if let Item::Writes { batch, .. } = item {
-                batch.records.iter().for_each(|record| record.wake());
-            }
+            let Item::Writes { batch, .. } = item else { continue };
+            batch.records.iter().for_each(|record| record.wake());
         }
         self.moved.notify();
     }

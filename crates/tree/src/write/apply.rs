@@ -145,12 +145,7 @@ impl<S: PageSource, K: PageSink, M: Merge> Apply<'_, S, K, M> {
             ops,
             levels: Levels::new(self.tree, self.lsn, self.sink, self.filters),
             path: Vec::new(),
-            leaves: LeavesAhead {
-                finder: LeafFinder::new(self.tree, self.source, root),
-                most: self.source.ahead_max().min(LEAVES_AHEAD),
-                op: 0,
-                waiting: 0,
-            },
+            leaves: LeavesAhead { finder: LeafFinder::new(self.tree, self.source, root), op: 0, waiting: 0 },
             new: Vec::new(),
             lost: Vec::new(),
             settles,
@@ -204,8 +199,6 @@ struct Ahead {
 /// The progress of prefetching leaves.
 struct LeavesAhead<'a, S: PageSource> {
     finder: LeafFinder<&'a S>,
-    /// Maximum number of waiting leaves.
-    most: usize,
     /// The first operation whose leaf was not prefetched yet.
     op: usize,
     /// Prefetched leaves that the pass has not entered yet.
@@ -218,17 +211,18 @@ impl<S: PageSource> LeavesAhead<'_, S> {
     async fn prefetch<M: Merge>(&mut self, source: &S, merge: &M, ops: &[M::Op], from: usize) {
         self.waiting = self.waiting.saturating_sub(1);
         self.op = self.op.max(from);
-        if self.waiting > self.most - self.most / ASKED_SHARE || self.op == ops.len() {
+        let most = source.ahead_max().min(LEAVES_AHEAD);
+        if self.waiting > most - most / ASKED_SHARE || self.op == ops.len() {
             return;
         }
-        let mut leaves: Vec<PageRef> = Vec::with_capacity(self.most - self.waiting);
-        while self.waiting + leaves.len() < self.most && self.op < ops.len() {
+        let mut leaves: Vec<PageRef> = Vec::with_capacity(most.saturating_sub(self.waiting));
+        while self.waiting + leaves.len() < most && self.op < ops.len() {
             let Ok(leaf) = self.finder.leaf_of(merge.key(&ops[self.op])).await else { break };
             self.op += 1;
             leaves.extend(leaf.filter(|leaf| leaves.last() != Some(leaf)));
         }
         self.waiting += leaves.len();
-        assert!(self.waiting <= self.most, "the number of pages that are read ahead is bounded");
+        assert!(leaves.len() <= most, "the number of pages that are read ahead is bounded");
         source.prefetch(&leaves, 0, ReadHint::Apply);
     }
 }
@@ -510,7 +504,8 @@ impl<S: PageSource, K: PageSink, M: Merge> Pass<'_, S, K, M> {
         if !subtree.ops.is_empty() {
             ahead.pages = ahead.pages.saturating_sub(1);
         }
-        if ahead.pages > READ_AHEAD_PAGES / 2 {
+        let most = self.source.ahead_max().min(READ_AHEAD_PAGES);
+        if ahead.pages > most / 2 {
             return;
         }
         // The pass reads the child that it enters immediately, without a prefetch.
@@ -519,7 +514,7 @@ impl<S: PageSource, K: PageSink, M: Merge> Pass<'_, S, K, M> {
         let merge = &*self.merge;
         let mut pages = Vec::new();
         let mut high = Vec::new();
-        while ahead.pages < READ_AHEAD_PAGES && ahead.op < open.ops.end {
+        while ahead.pages < most && ahead.op < open.ops.end {
             let Ok(index) = view.child_of(merge.key(&self.ops[ahead.op])) else { return };
             let Ok(child) = view.child(index) else { return };
             pages.push(child.page);

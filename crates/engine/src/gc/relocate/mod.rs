@@ -279,7 +279,7 @@ impl Relocator {
         else {
             return Ok(self.end_walk().await);
         };
-        let turn = self.checkpointer.applier.take().await;
+        let turn = self.checkpointer.applier.turn().await;
         self.checkpointer.log.poison.check()?;
         let view = of_tablet.view();
         let again = Round::Walk { tablet, position: position.clone() };

@@ -23,7 +23,7 @@ use crate::tablet::view::Tablet;
 /// # Errors
 /// [`Error::Full`] if there is no space for the new pages; as an apply.
 pub(crate) async fn acknowledge_tablet(checkpointer: &Checkpointer, tablet: &Tablet) -> Result<GivenUp> {
-    let _turn = checkpointer.applier.take().await;
+    let _turn = checkpointer.applier.turn().await;
     checkpointer.log.poison.check()?;
     let view = tablet.view();
     if view.frozen.is_some() {
