@@ -93,6 +93,8 @@ pub(crate) fn tiny_without_layers() -> OpenOptions {
             lend_bytes_min: 0,
             apply_bytes_in_flight: 64 << 10,
             growth_blocks: 64,
+            // The cache is made at once. Under shuttle each of its atomics costs a hundred nanoseconds and more, in each schedule.
+            read_cache_bytes: 16 << 10,
             ..Tuning::default()
         },
         ..OpenOptions::default()
