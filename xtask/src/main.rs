@@ -1,5 +1,5 @@
 //! The developer loop: `cargo x check`, `cargo x ci`, `cargo x tidy`, `cargo x kill`, `cargo x lab`, `cargo x bugs`,
-//! `cargo x fuzz`, `cargo x coverage`, `cargo x dist`, `cargo x book`, `cargo x miri`.
+//! `cargo x fuzz`, `cargo x coverage`, `cargo x dist`, `cargo x book`, `cargo x proto`, `cargo x miri`.
 //!
 //! The same commands run locally and in CI. Nothing here is part of the product.
 
@@ -10,6 +10,7 @@ mod dist;
 mod fuzz;
 mod kill;
 mod lab;
+mod proto;
 mod tidy;
 
 use std::path::{Path, PathBuf};
@@ -33,6 +34,7 @@ Commands:
   dist    the files of a release: static binary, archive, Debian package, container image, list of crates, checksums
           (dist --help)
   book    the documents as a book, in target/book; needs mdBook
+  proto   the Rust code of the protobuf schemas, after a change of a .proto file
   miri    undefined behaviour in the message buffer's unsafe code, with a nightly compiler
   nightly the laboratory for hours, all injected bugs, many kills, fuzzers, coverage, miri";
 
@@ -81,6 +83,7 @@ fn main() -> ExitCode {
         }
         ["dist", ..] => told(dist::Options::parse(&words[1..]), dist::USAGE, |options| dist::run(&options)),
         ["book"] => book::run(),
+        ["proto"] => proto::run(),
         ["miri"] => miri(),
         ["lab", "--no-run"] => lab::build(),
         ["lab", ..] => {

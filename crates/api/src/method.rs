@@ -1,4 +1,4 @@
-//! A method of a service as a type: its path and its messages. The build script implements these for each method.
+//! A method of a service as a type: its path and its messages. `cargo x proto` implements these for each method.
 
 use prost::Message;
 

@@ -23,10 +23,10 @@ mod refusal;
 mod server;
 mod state;
 
-/// The messages and methods of the package `shoal.space.v1`.
+/// The messages and methods of the package `shoal.space.v1`; `cargo x proto` writes them.
 pub mod v1 {
     #![allow(clippy::all, missing_docs, unreachable_pub, unused_qualifications)]
-    tonic::include_proto!("shoal.space.v1");
+    include!("generated/shoal.space.v1.rs");
 }
 
 pub use client::{ClientError, ClientOptions, SpaceClient};

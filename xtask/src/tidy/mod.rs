@@ -57,7 +57,7 @@ struct Tree {
     files: Vec<String>,
     /// The texts of those that hold text, by path.
     texts: BTreeMap<String, String>,
-    /// The `.rs` files, by path.
+    /// The `.rs` files, by path; without generated code, which follows the rules of its generator.
     sources: BTreeMap<String, source::Source>,
 }
 
@@ -72,7 +72,7 @@ impl Tree {
         for path in files.iter().filter(|path| TEXTS.iter().any(|end| path.ends_with(end))) {
             texts.insert(path.clone(), read(root, path)?);
         }
-        let rust = texts.iter().filter(|(path, _)| path.ends_with(".rs"));
+        let rust = texts.iter().filter(|(path, _)| path.ends_with(".rs") && !path.contains("/generated/"));
         let sources = rust.map(|(path, text)| (path.clone(), source::Source::parse(text))).collect();
         Ok(Self { root: root.to_path_buf(), files, texts, sources })
     }

@@ -47,12 +47,11 @@ impl File<'_> {
         self.path.strip_prefix("crates/").and_then(|rest| rest.split('/').next())
     }
 
-    /// Whether the whole file is for tests, benchmarks, examples or the build.
+    /// Whether the whole file is for tests, benchmarks or examples.
     fn is_development(&self) -> bool {
         let mut parts = self.path.rsplit('/');
         let name = parts.next().unwrap_or_default();
-        matches!(name, "tests.rs" | "build.rs")
-            || parts.any(|folder| matches!(folder, "tests" | "benches" | "examples"))
+        name == "tests.rs" || parts.any(|folder| matches!(folder, "tests" | "benches" | "examples"))
     }
 
     fn check_text(&self, text: &str) -> Vec<Finding> {

@@ -3,8 +3,8 @@
 //!
 //! Places to change for a new method, as GetStream has them (a test checks the list):
 //!
-//! - `crates/api/proto/shoal/v1/object_store.proto`: the method and its messages; the code follows from them, also that of `clients/`
-//!   (`CONTRIBUTING.md`);
+//! - `crates/api/proto/shoal/v1/object_store.proto`: the method and its messages; `cargo x proto` writes the code, and the
+//!   generators in `clients/` write theirs;
 //! - `crates/server/src/operations/value_stream.rs`: the method, in a file of `operations`;
 //! - `crates/server/src/dispatch/mod.rs`: its route, and [`is_stream`] if its caller decides how long it takes;
 //! - `crates/server/src/call/with_value.rs`: the fields with values, and whether it writes;
