@@ -14,6 +14,7 @@ use hyper_util::rt::TokioIo;
 use shoal_api::within;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
+use tonic::transport::{self, Channel, Endpoint};
 use tower::{Service, ServiceExt};
 
 /// Fewer bytes than this within a timeout are no progress: pings of HTTP/2 are shorter.
@@ -132,29 +133,19 @@ impl AsyncWrite for Connection {
     }
 }
 
-/// Opens TCP connections for an [`Endpoint`](tonic::transport::Endpoint), as [`Client`](crate::Client) does: without Nagle's
-/// delay, and without a pace on this machine ([`shoal_base::set_congestion_control`]). The addresses of a name share `timeout`,
-/// so that an unresponsive address leaves time for the next.
+/// Connects to an endpoint without TLS, as [`Client`](crate::Client) does. The future is boxed, so that a program that measures
+/// channels does not compile the transport again.
 #[must_use]
-pub fn connector(
-    timeout: Option<Duration>,
-) -> impl Service<
-    Uri,
-    Response = TokioIo<TcpStream>,
-    Error: std::error::Error + Send + Sync + 'static,
-    Future: Send,
-> + Clone
-+ Send {
-    let mut http = HttpConnector::new();
-    http.enforce_http(false);
-    http.set_nodelay(true);
-    http.set_connect_timeout(timeout);
-    http.map_response(opened)
+pub fn connect(
+    endpoint: Endpoint,
+) -> Pin<Box<dyn Future<Output = Result<Channel, transport::Error>> + Send>> {
+    Box::pin(async move { endpoint.connect_with_connector(counting(None, Progress::default(), false)).await })
 }
 
-/// As [`connector`], with connections that count in `progress`.
+/// Opens TCP connections without Nagle's delay, and without a pace on this machine ([`shoal_base::set_congestion_control`]). They
+/// count in `progress`. The addresses of a name share `timeout`, so that an unresponsive address leaves time for the next.
 pub(crate) fn counting(
-    timeout: Duration,
+    timeout: Option<Duration>,
     progress: Progress,
     is_tls: bool,
 ) -> impl Service<
@@ -164,19 +155,18 @@ pub(crate) fn counting(
     Future: Send,
 > + Clone
 + Send {
-    connector(Some(timeout)).map_response(move |opened: TokioIo<TcpStream>| {
+    let mut http = HttpConnector::new();
+    http.enforce_http(false);
+    http.set_nodelay(true);
+    http.set_connect_timeout(timeout);
+    http.map_response(move |opened: TokioIo<TcpStream>| {
         let (stream, progress) = (opened.into_inner(), progress.clone());
+        // A closed connection has no address, and the first call notices it.
+        if let Ok(peer) = stream.peer_addr() {
+            shoal_base::set_congestion_control(&stream, peer);
+        }
         TokioIo::new(Connection { stream, progress, awaits_first: !is_tls })
     })
-}
-
-fn opened(stream: TokioIo<TcpStream>) -> TokioIo<TcpStream> {
-    let socket = stream.inner();
-    // A closed connection has no address, and the first call notices it.
-    if let Ok(peer) = socket.peer_addr() {
-        shoal_base::set_congestion_control(socket, peer);
-    }
-    stream
 }
 
 #[cfg(test)]

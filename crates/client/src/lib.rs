@@ -48,7 +48,7 @@ mod wire;
 
 pub use backup::{Backup, BackupSince};
 pub use client::Client;
-pub use connector::connector;
+pub use connector::connect;
 pub use create_or_get::CreateOrGet;
 pub use error::{Error, Result};
 pub use free_space::{FreeSpace, Run};

@@ -67,7 +67,7 @@ impl Transport {
         let endpoint = if is_tls { with_tls(endpoint, options)? } else { endpoint };
         let authorization = options.token.as_ref().map(authorization).transpose()?;
         let progress = Progress::default();
-        let connector = counting(options.connect_timeout, progress.clone(), is_tls);
+        let connector = counting(Some(options.connect_timeout), progress.clone(), is_tls);
         // The first connection is opened now, so that a wrong address is noticed here and not by the first call.
         let first = within(options.answer_timeout, endpoint.connect_with_connector(connector.clone())).await;
         let first = first.ok_or_else(|| silent(&server, options.answer_timeout))?;

@@ -35,11 +35,8 @@ impl Calls {
             .initial_stream_window_size(STREAM_WINDOW_BYTES)
             .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
             .max_frame_size(FRAME_BYTES_MAX);
-        let channel = endpoint
-            .connect_with_connector(shoal_client::connector(None))
-            .await
-            .with_context(|| format!("no server answers at {address}"))?;
-        Ok(Self(channel))
+        let channel = shoal_client::connect(endpoint).await;
+        Ok(Self(channel.with_context(|| format!("no server answers at {address}"))?))
     }
 
     pub(super) async fn create(&self, key: Bytes, value: Bytes) -> Result<(), Status> {
