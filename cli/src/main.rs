@@ -58,12 +58,15 @@ fn run(cli: Cli) -> anyhow::Result<()> {
         .build()
         .context("cannot start the threads of the runtime")?;
     // In a box, or the runtime would be compiled around it in several places.
-    let work: Pin<Box<dyn Future<Output = anyhow::Result<()>>>> = Box::pin(dispatch(cli));
+    let work: Work = Box::pin(dispatch(cli));
     let result = runtime.block_on(work);
     // An abandoned read of standard input must not keep the program running.
     runtime.shutdown_background();
     result
 }
+
+/// A command in a box: each is compiled as a separate function.
+type Work = Pin<Box<dyn Future<Output = anyhow::Result<()>>>>;
 
 async fn dispatch(cli: Cli) -> anyhow::Result<()> {
     match &cli.command {
@@ -72,31 +75,32 @@ async fn dispatch(cli: Cli) -> anyhow::Result<()> {
         Command::Space(_) => logging::start_server(cli.log.as_deref().unwrap_or("warn"), LogFormat::Text)?,
         _ => logging::start(cli.log.as_deref().unwrap_or(DEFAULT_LOG))?,
     }
-    match cli.command {
-        Command::Serve(arguments) => commands::serve::run(*arguments, cli.log).await,
-        Command::Format(arguments) => commands::format::run(arguments).await,
-        Command::Grow(arguments) => commands::grow::run(arguments).await,
-        Command::Put(arguments) => commands::put::run(arguments).await,
-        Command::Get(arguments) => commands::get::run(arguments).await,
-        Command::Ls(arguments) => commands::ls::run(arguments).await,
-        Command::Mv(arguments) => commands::mv::run(arguments).await,
-        Command::Du(arguments) => commands::du::run(arguments).await,
-        Command::Bucket(arguments) => commands::bucket::run(arguments).await,
-        Command::Config(arguments) => commands::config::run(*arguments, cli.log, Cli::command()).await,
-        Command::Rm(arguments) => commands::rm::run(arguments).await,
-        Command::Stat(arguments) => commands::stat::run(arguments).await,
-        Command::Top(arguments) => commands::top::run(arguments).await,
-        Command::Report(arguments) => commands::report::run(arguments).await,
-        Command::Cp(arguments) => commands::cp::run(arguments).await,
-        Command::Import(arguments) => commands::import::run(arguments).await,
-        Command::Export(arguments) => commands::export::run(arguments).await,
-        Command::Space(arguments) => commands::space::run(arguments).await,
-        Command::Backup(arguments) => commands::backup::run(arguments).await,
-        Command::Restore(arguments) => commands::restore::run(arguments).await,
-        Command::Check(arguments) => commands::check::run(arguments).await,
-        Command::Relocation(arguments) => commands::relocation::run(arguments).await,
-        Command::Bench(arguments) => commands::bench::run(arguments, None),
-        Command::Completions(arguments) => commands::man::completions(&arguments, Cli::command()),
-        Command::Man(arguments) => commands::man::pages(&arguments, Cli::command()),
-    }
+    let work: Work = match cli.command {
+        Command::Serve(arguments) => Box::pin(commands::serve::run(*arguments, cli.log)),
+        Command::Format(arguments) => Box::pin(commands::format::run(arguments)),
+        Command::Grow(arguments) => Box::pin(commands::grow::run(arguments)),
+        Command::Put(arguments) => Box::pin(commands::put::run(arguments)),
+        Command::Get(arguments) => Box::pin(commands::get::run(arguments)),
+        Command::Ls(arguments) => Box::pin(commands::ls::run(arguments)),
+        Command::Mv(arguments) => Box::pin(commands::mv::run(arguments)),
+        Command::Du(arguments) => Box::pin(commands::du::run(arguments)),
+        Command::Bucket(arguments) => Box::pin(commands::bucket::run(arguments)),
+        Command::Config(arguments) => Box::pin(commands::config::run(*arguments, cli.log, Cli::command())),
+        Command::Rm(arguments) => Box::pin(commands::rm::run(arguments)),
+        Command::Stat(arguments) => Box::pin(commands::stat::run(arguments)),
+        Command::Top(arguments) => Box::pin(commands::top::run(arguments)),
+        Command::Report(arguments) => Box::pin(commands::report::run(arguments)),
+        Command::Cp(arguments) => Box::pin(commands::cp::run(arguments)),
+        Command::Import(arguments) => Box::pin(commands::import::run(arguments)),
+        Command::Export(arguments) => Box::pin(commands::export::run(arguments)),
+        Command::Space(arguments) => Box::pin(commands::space::run(arguments)),
+        Command::Backup(arguments) => Box::pin(commands::backup::run(arguments)),
+        Command::Restore(arguments) => Box::pin(commands::restore::run(arguments)),
+        Command::Check(arguments) => Box::pin(commands::check::run(arguments)),
+        Command::Relocation(arguments) => Box::pin(commands::relocation::run(arguments)),
+        Command::Bench(arguments) => return commands::bench::run(arguments, None),
+        Command::Completions(arguments) => return commands::man::completions(&arguments, Cli::command()),
+        Command::Man(arguments) => return commands::man::pages(&arguments, Cli::command()),
+    };
+    work.await
 }
