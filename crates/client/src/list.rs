@@ -2,6 +2,7 @@
 
 use shoal_api::v1;
 use shoal_base::task::Boxed;
+use tokio::task::JoinSet;
 
 use crate::client::Client;
 use crate::error::{Error, Result};
@@ -61,7 +62,7 @@ impl Client {
     /// All pages from `request` on, one after the other.
     #[must_use]
     pub fn list_all(&self, request: ListRequest) -> ListAll {
-        ListAll { client: self.clone(), request: Some(request) }
+        ListAll { client: self.clone(), request: Some(request), ahead: None }
     }
 }
 
@@ -73,10 +74,15 @@ fn damaged(range: v1::DamagedRange) -> Result<DamagedRange, Failed> {
 }
 
 /// The pages of a listing. They are not one snapshot: an object written meanwhile after the last returned page may be seen.
+///
+/// The next page is requested when a page is returned, so the server lists while the caller uses the page: needs a runtime that runs
+/// tasks meanwhile, or gains nothing.
 pub struct ListAll {
     client: Client,
     /// The request for the next page; none at the end.
     request: Option<ListRequest>,
+    /// The call for the next page. Dropping it cancels the call.
+    ahead: Option<JoinSet<Result<Page<ListEntry>>>>,
 }
 
 impl ListAll {
@@ -86,15 +92,40 @@ impl ListAll {
     /// As [`Client::list`].
     pub async fn next_page(&mut self) -> Result<Option<Page<ListEntry>>> {
         let Some(request) = &self.request else { return Ok(None) };
-        let page = self.client.list(request).await?;
+        let called = match &mut self.ahead {
+            Some(call) => call.join_next().await,
+            None => None,
+        };
+        self.ahead = None;
+        let page = match called {
+            Some(Ok(page)) => page?,
+            Some(Err(error)) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
+            // Nobody called, or the runtime is stopping.
+            Some(Err(_)) | None => self.client.list(request).await?,
+        };
         match &page.next {
             // Without progress, the listing would never stop.
             Some(next) if *next <= request.start_after => {
                 return Err(Error::Protocol("a page of the listing does not follow the page before".into()));
             }
-            Some(next) => self.request = Some(ListRequest { start_after: next.clone(), ..request.clone() }),
+            Some(next) => {
+                let request = ListRequest { start_after: next.clone(), ..request.clone() };
+                let (client, next) = (self.client.clone(), request.clone());
+                self.ahead.insert(JoinSet::new()).spawn(async move { client.list(&next).await });
+                self.request = Some(request);
+            }
             None => self.request = None,
         }
         Ok(Some(page))
+    }
+
+    /// Continues after `key`, if the next page starts before it.
+    pub fn skip_to(&mut self, key: Vec<u8>) {
+        if let Some(request) = &mut self.request
+            && request.start_after < key
+        {
+            request.start_after = key;
+            self.ahead = None;
+        }
     }
 }

@@ -79,6 +79,7 @@ impl Root {
     ///
     /// # Errors
     /// [`shoal_common::error::Error::Corrupt`] if page and height contradict each other: they come from a superblock.
+    #[inline]
     fn top(&self) -> Result<Option<(PageRef, u8)>> {
         match (self.page, self.height) {
             (None, 0) => Ok(None),
@@ -96,10 +97,12 @@ impl Tree {
     ///
     /// # Errors
     /// [`shoal_common::error::Error::Corrupt`] if it is not.
+    #[inline]
     fn view<'a>(&self, bytes: &'a [u8; BLOCK_BYTES], page: PageRef, level: u8) -> Result<PageView<'a>> {
         self.parse(bytes, page, level).map_err(|damage| damage.at(page))
     }
 
+    #[inline]
     fn parse<'a>(
         &self,
         bytes: &'a [u8; BLOCK_BYTES],

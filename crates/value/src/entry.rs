@@ -192,6 +192,7 @@ impl Entry {
     ///
     /// # Errors
     /// [`Truncated`] if it is not a body.
+    #[inline]
     pub fn decode(body: &[u8]) -> std::result::Result<(Self, &[u8]), Truncated> {
         let (head, mut reader) = Head::take(body)?;
         let Head { flags, modified_ns, end, value_bytes, meta } = head;
@@ -338,6 +339,7 @@ fn put_runs(out: &mut Vec<u8>, runs: &[Run]) {
     }
 }
 
+#[inline]
 fn take_runs(reader: &mut Reader<'_>) -> std::result::Result<SmallVec<[Run; 1]>, Truncated> {
     let count = usize::from(reader.u8()?);
     if count > INLINE_RUNS_MAX {
@@ -419,11 +421,14 @@ pub fn encode_metadata(metadata: &Metadata) -> Result<Vec<u8>> {
 ///
 /// # Errors
 /// [`Truncated`].
+#[inline]
 pub fn decode_metadata(bytes: &[u8]) -> std::result::Result<Metadata, Truncated> {
+    // Most objects have none.
+    if bytes.is_empty() { Ok(Metadata::default()) } else { decode_some_metadata(bytes) }
+}
+
+fn decode_some_metadata(bytes: &[u8]) -> std::result::Result<Metadata, Truncated> {
     let mut metadata = Metadata::default();
-    if bytes.is_empty() {
-        return Ok(metadata);
-    }
     let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).map_err(|_| Truncated);
     let mut reader = Reader::new(bytes);
     metadata.content_type = text(reader.prefixed()?)?;

@@ -22,8 +22,9 @@ impl Store {
             inner.check_open()?;
             let limit = page_limit(limit, "buckets")?;
             let tablets = inner.tablets.all().iter();
-            let streams =
-                tablets.map(|tablet| TabletStream::new(inner, tablet.view(), None, Some(1))).collect();
+            let streams = tablets
+                .map(|tablet| TabletStream::new(inner, tablet.view(), None, Some(1)).without_values())
+                .collect();
             let mut merge = Merge::new(inner, streams);
             let start = if start_after.is_empty() { Some(Vec::new()) } else { behind(start_after) };
             let mut page = BucketPage::default();

@@ -39,7 +39,8 @@ impl FoundEntry {
     }
 
     /// The object's metadata; `None` if it is stored on the device, before the value.
-    fn metadata_in_memory(&self) -> Option<Result<Metadata>> {
+    #[inline]
+    pub(super) fn metadata_in_memory(&self) -> Option<Result<Metadata>> {
         let bytes = match &self.entry.meta {
             Meta::Inline(bytes) => bytes,
             Meta::InFront(count) if self.is_inline() => self.inline.get(..*count as usize).unwrap_or(&[]),
@@ -559,8 +560,7 @@ pub(crate) fn entry_of_record(record: &Arc<Record>) -> Result<FoundEntry> {
 
 /// The entry in a leaf. Only one with inline bytes keeps the leaf's frame pinned.
 pub(crate) fn entry_of_leaf(found: Found<PoolPage>) -> Result<FoundEntry> {
-    let split = split_leaf_entry(&found).and_then(|(version, body)| Ok((version, Entry::decode(body)?)));
-    let (version, (entry, inline)) = split.map_err(|_| corrupt_entry())?;
+    let (version, entry, inline) = decode_leaf_entry(&found)?;
     let inline = if inline.is_empty() {
         Bytes::new()
     } else {
@@ -569,6 +569,21 @@ pub(crate) fn entry_of_leaf(found: Found<PoolPage>) -> Result<FoundEntry> {
         page.into_bytes().slice(range.end - count..range.end)
     };
     Ok(FoundEntry { version, entry, inline })
+}
+
+/// The entry in a leaf without its value: its `inline` has the metadata only, and no frame stays pinned.
+pub(crate) fn entry_without_value(found: &Found<PoolPage>) -> Result<FoundEntry> {
+    let (version, entry, inline) = decode_leaf_entry(found)?;
+    let metadata = inline.get(..entry.meta_in_front() as usize).unwrap_or_default();
+    let inline = if metadata.is_empty() { Bytes::new() } else { Bytes::copy_from_slice(metadata) };
+    Ok(FoundEntry { version, entry, inline })
+}
+
+#[inline]
+fn decode_leaf_entry(found: &Found<PoolPage>) -> Result<(Lsn, Entry, &[u8])> {
+    let split = split_leaf_entry(found).and_then(|(version, body)| Ok((version, Entry::decode(body)?)));
+    let (version, (entry, inline)) = split.map_err(|_| corrupt_entry())?;
+    Ok((version, entry, inline))
 }
 
 fn corrupt_entry() -> Error {

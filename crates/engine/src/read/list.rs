@@ -107,12 +107,12 @@ impl<'a> Lister<'a> {
         let streams = self
             .views()
             .into_iter()
-            .map(|view| TabletStream::new(self.inner, view, end.as_deref(), expected))
+            .map(|view| TabletStream::new(self.inner, view, end.as_deref(), expected).without_values())
             .collect();
         let mut merge = Merge::new(self.inner, streams);
         let from = start.clone();
         merge.seek(start).await?;
-        while let Some((key, found)) = merge.next().await? {
+        while let Some((mut key, found)) = merge.next().await? {
             if !key.starts_with(&under) {
                 break;
             }
@@ -138,8 +138,12 @@ impl<'a> Lister<'a> {
                     }
                 }
                 None => {
-                    let info = self.info_of(&mut merge, &key, &found).await?;
-                    self.page.entries.push((key[self.base.len()..].to_vec(), info));
+                    let info = match found.metadata_in_memory() {
+                        Some(Ok(metadata)) => self.known_info(&found, metadata),
+                        _ => self.info_of(&mut merge, &key, &found).await?,
+                    };
+                    key.drain(..self.base.len());
+                    self.page.entries.push((key, info));
                 }
             }
         }
@@ -188,8 +192,8 @@ impl<'a> Lister<'a> {
 
     /// The information of a found object; damage of its metadata is noted in `merge`.
     async fn info_of(&self, merge: &mut Merge<'_>, key: &[u8], found: &FoundEntry) -> Result<ObjectInfo> {
-        let mut info = match self.inner.info(found).await {
-            Ok(info) => info,
+        match self.inner.info(found).await {
+            Ok(info) => Ok(self.known_info(found, info.metadata)),
             // The object exists, and a part of its information is readable: users can delete it like any other.
             Err(error @ (Error::Corrupt { .. } | Error::Io(_))) => {
                 if matches!(error, Error::Io(_)) {
@@ -198,14 +202,20 @@ impl<'a> Lister<'a> {
                 if let Some(range) = unreadable_metadata(self.inner, key, &error) {
                     merge.add_damaged(self.inner, range);
                 }
-                self.inner.info_of(found, Metadata::default())
+                Ok(self.known_info(found, Metadata::default()))
             }
-            Err(error) => return Err(error),
-        };
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The information of a found object with this metadata.
+    #[inline]
+    fn known_info(&self, found: &FoundEntry, metadata: Metadata) -> ObjectInfo {
+        let mut info = self.inner.info_of(found, metadata);
         if let Some(frozen) = self.frozen {
             info.expiry = found.entry.end.map(|end| frozen.moment.deadline(end));
         }
-        Ok(info)
+        info
     }
 
     /// Turns a range of encoded keys into a range of the bucket's keys.
@@ -279,7 +289,7 @@ pub(crate) async fn walk_expiring(
     let streams = tablets.iter().map(|tablet| {
         let view = tablet.view();
         let trees = if view.totals.is_for_ever() { Trees::only(Root::EMPTY) } else { view.trees.clone() };
-        TabletStream::with_trees(inner, view, &trees, None, Some(expected))
+        TabletStream::with_trees(inner, view, &trees, None, Some(expected)).without_values()
     });
     let mut merge = Merge::new(inner, streams.collect());
     merge.seek(from).await?;

@@ -4,7 +4,8 @@
 //! [`Merge`] makes one order of all streams. A scan over cached pages never waits, so it yields by itself: after some
 //! microseconds the other work of its thread gets its turn, for any keys (`docs/limits.md`).
 
-use std::cmp::Reverse;
+use std::cmp::{Ordering, Reverse};
+use std::collections::binary_heap::PeekMut;
 use std::collections::{BinaryHeap, VecDeque};
 use std::ops::Bound;
 use std::sync::Arc;
@@ -20,13 +21,13 @@ use shoal_log::format::RecordKind;
 use shoal_log::{Committer, Record};
 use shoal_tree::Gap;
 use shoal_tree::layers::Trees;
-use shoal_tree::layers::cursor::{Next, TreesCursor};
+use shoal_tree::layers::cursor::{DecidedKey, Next, TreesCursor};
 
 use crate::memtable::Memtable;
-use crate::read::get::{FoundEntry, entry_of_leaf, entry_of_record};
+use crate::read::get::{FoundEntry, entry_of_leaf, entry_of_record, entry_without_value};
 use crate::store::Inner;
 use crate::tablet::damage;
-use crate::tablet::tree_io::{PoolPages, tree_of};
+use crate::tablet::tree_io::{PoolPage, PoolPages, tree_of};
 use crate::tablet::view::View;
 
 /// Records of a memtable that are read at a time under its lock.
@@ -52,15 +53,25 @@ impl<'a> Pace<'a> {
 
     /// Counts an examined key. Yields after [`SCAN_TURN_NS`] or [`LIST_PASSED_MAX`] keys, whichever comes first.
     pub(super) async fn examine(&mut self) {
+        if self.is_over() {
+            self.yield_turn().await;
+        }
+    }
+
+    /// Counts an examined key. Returns true if the turn is over.
+    #[inline]
+    fn is_over(&mut self) -> bool {
         self.examined += 1;
         if !self.examined.is_multiple_of(SCAN_LOOK_KEYS) || injected(Bug::PageWithoutEnd) {
-            return;
+            return false;
         }
         let took_ns = self.inner.now_ns().saturating_sub(self.began_ns);
-        if took_ns >= SCAN_TURN_NS || self.examined >= LIST_PASSED_MAX {
-            yield_now().await;
-            (self.examined, self.began_ns) = (0, self.inner.now_ns());
-        }
+        took_ns >= SCAN_TURN_NS || self.examined >= LIST_PASSED_MAX
+    }
+
+    async fn yield_turn(&mut self) {
+        yield_now().await;
+        (self.examined, self.began_ns) = (0, self.inner.now_ns());
     }
 }
 
@@ -121,7 +132,11 @@ impl<'a> Merge<'a> {
         Ok(())
     }
 
+    #[inline]
     fn take_damaged(&mut self, index: usize) {
+        if self.streams[index].damaged.is_empty() {
+            return;
+        }
         let inner = self.streams[index].inner;
         for range in std::mem::take(&mut self.streams[index].damaged) {
             self.add_damaged(inner, range);
@@ -130,12 +145,39 @@ impl<'a> Merge<'a> {
 
     /// The next key, and its object if it was not deleted: the caller bounds the number of keys that it examines. The
     /// other work of the thread gets its turn in between.
+    #[inline]
     pub(super) async fn next(&mut self) -> Result<Option<Item>> {
         loop {
-            self.pace.examine().await;
-            let Some(Reverse((key, index))) = self.heap.pop() else { return Ok(None) };
+            if self.pace.is_over() {
+                self.pace.yield_turn().await;
+            }
+            let Some(mut top) = self.heap.peek_mut() else { return Ok(None) };
+            let index = top.0.1;
             let found = self.waiting[index].take();
-            self.pull(index).await?;
+            let stream = &mut self.streams[index];
+            let next = match stream.next_in_memory() {
+                Some(next) => next,
+                None => stream.next().await,
+            };
+            let key = match next {
+                Ok(Some(next)) => {
+                    let (key, item) = match next {
+                        Next::Entry((key, item)) => (key, Some(item)),
+                        Next::Behind(key) => (key, None),
+                    };
+                    self.waiting[index] = item;
+                    let key = std::mem::replace(&mut top.0.0, key);
+                    drop(top);
+                    self.take_damaged(index);
+                    key
+                }
+                ended => {
+                    let Reverse((key, _)) = PeekMut::pop(top);
+                    self.take_damaged(index);
+                    ended?;
+                    key
+                }
+            };
             if let Some(found) = found {
                 return Ok(Some((key, found)));
             }
@@ -143,14 +185,23 @@ impl<'a> Merge<'a> {
     }
 }
 
+/// The next entry of a tablet's trees.
+enum Head {
+    /// It is not read yet.
+    Unread,
+    Next(Next<Item>),
+    /// There is none.
+    End,
+}
+
 /// The keys of one tablet, in order, under one view.
 pub(super) struct TabletStream<'a> {
     queues: Vec<RecordQueue<'a>>,
     cursor: TreesCursor<PoolPages<'a>>,
     /// The trees' next entry.
-    leaf: Option<Next<Item>>,
-    /// True once the caller has come to the end of the damage that the trees met last.
-    is_due: bool,
+    leaf: Head,
+    /// True if entries of leaves come without their values.
+    is_without_values: bool,
     /// The damage met since it was last taken.
     damaged: Vec<DamagedRange>,
     inner: &'a Inner,
@@ -188,7 +239,20 @@ impl<'a> TabletStream<'a> {
         let source = PoolPages::new(&inner.pool).giving_up(true).of_pass();
         // Reserved keys sort after all objects.
         let cursor = TreesCursor::new(tree, &source, trees, end.or(Some(&[RESERVED])), expected);
-        Self { queues, cursor, leaf: None, is_due: false, damaged: Vec::new(), inner, view }
+        Self {
+            queues,
+            cursor,
+            leaf: Head::Unread,
+            is_without_values: false,
+            damaged: Vec::new(),
+            inner,
+            view,
+        }
+    }
+
+    /// The same for a reader that needs no values: no entry keeps its leaf pinned.
+    pub(super) fn without_values(self) -> Self {
+        Self { is_without_values: true, ..self }
     }
 
     /// Moves to `start` through the pages in memory; [`pull_leaf`](Self::pull_leaf) reads the others.
@@ -197,67 +261,97 @@ impl<'a> TabletStream<'a> {
             queue.seek(start);
         }
         self.cursor.approach(start);
-        self.is_due = false;
+        self.leaf = Head::Unread;
     }
 
+    /// Reads the trees' next entry, if it is not read yet.
     async fn pull_leaf(&mut self) -> Result<()> {
-        self.leaf = loop {
+        while matches!(self.leaf, Head::Unread) {
             let next = self.cursor.next_key().await;
             // Neighbours are joined: a part of a tree that is all damage takes the memory of one page of it.
             for gap in self.cursor.take_gaps() {
                 damage::add(&mut self.damaged, gap.in_tablet(self.view.tablet), DAMAGED_RANGES_MAX);
             }
-            let (key, found) = match next? {
-                Some(Next::Entry(item)) => item,
-                Some(Next::Behind(key)) => break Some(Next::Behind(key)),
-                None => break None,
-            };
-            match found.map(entry_of_leaf).transpose() {
-                Ok(found) => break Some(Next::Entry((key, found))),
-                Err(error) => {
-                    let range = gap_of_entry(&key, &error).in_tablet(self.view.tablet);
-                    damage::add(&mut self.damaged, range, DAMAGED_RANGES_MAX);
-                }
+            match next? {
+                Some(Next::Entry(entry)) => self.set_leaf(entry),
+                Some(Next::Behind(key)) => self.leaf = Head::Next(Next::Behind(key)),
+                None => self.leaf = Head::End,
             }
-        };
+        }
         Ok(())
+    }
+
+    /// Decodes the trees' next entry. One that cannot be decoded is noted as damage, and the next one stays unread.
+    #[inline]
+    fn set_leaf(&mut self, (key, found): DecidedKey<PoolPage>) {
+        let entry = found.map(|found| match self.is_without_values {
+            true => entry_without_value(&found),
+            false => entry_of_leaf(found),
+        });
+        match entry.transpose() {
+            Ok(found) => self.leaf = Head::Next(Next::Entry((key, found))),
+            Err(error) => {
+                let range = gap_of_entry(&key, &error).in_tablet(self.view.tablet);
+                damage::add(&mut self.damaged, range, DAMAGED_RANGES_MAX);
+            }
+        }
     }
 
     /// The next key. Damage is returned once; then the trees are read on.
     async fn next(&mut self) -> Result<Option<Next<Item>>> {
-        if self.is_due {
-            self.pull_leaf().await?;
-            self.is_due = false;
-        }
+        self.pull_leaf().await?;
         for queue in &mut self.queues {
             queue.fill().await;
         }
-        let record = self.queues.iter().filter_map(|queue| queue.front()).min_by(|a, b| a.key().cmp(b.key()));
-        let record = record.cloned();
-        let is_before = |key: &[u8]| record.as_ref().is_none_or(|record| key < record.key());
-        match &self.leaf {
-            Some(Next::Entry((key, _))) if is_before(key) => {
-                let leaf = self.leaf.take();
-                self.pull_leaf().await?;
-                return Ok(leaf);
-            }
-            // The key of the record may be the next one of the trees.
-            Some(Next::Behind(key)) if record.as_ref().is_none_or(|record| &key[..] <= record.key()) => {
-                self.is_due = true;
-                return Ok(Some(Next::Behind(key.clone())));
-            }
-            _ => {}
+        self.take()
+    }
+
+    /// The same if nothing has to be read or sorted for it. `None`: call [`next`](Self::next).
+    #[inline]
+    fn next_in_memory(&mut self) -> Option<Result<Option<Next<Item>>>> {
+        if self.queues.iter().any(RecordQueue::is_unread) {
+            return None;
         }
-        let Some(record) = record else { return Ok(None) };
+        if let Head::Unread = self.leaf {
+            let entry = self.cursor.next_key_in_memory()?;
+            self.set_leaf(entry);
+        }
+        (!matches!(self.leaf, Head::Unread)).then(|| self.take())
+    }
+
+    /// Takes the least of the next keys of memtables and trees, all of which are read.
+    #[inline]
+    fn take(&mut self) -> Result<Option<Next<Item>>> {
+        let record = self.queues.iter().filter_map(|queue| queue.front()).min_by(|a, b| a.key().cmp(b.key()));
+        let Head::Next(leaf) = &self.leaf else {
+            assert!(matches!(self.leaf, Head::End), "the trees' next entry is read");
+            return record.cloned().map(|record| self.take_record(&record)).transpose();
+        };
+        let (key, is_damage) = match leaf {
+            Next::Entry((key, _)) => (key, false),
+            Next::Behind(key) => (key, true),
+        };
+        let order = record.map_or(Ordering::Less, |record| key[..].cmp(record.key()));
+        // After damage, the key of the record may be the next one of the trees.
+        if order == Ordering::Less || (order == Ordering::Equal && is_damage) {
+            let Head::Next(leaf) = std::mem::replace(&mut self.leaf, Head::Unread) else { return Ok(None) };
+            return Ok(Some(leaf));
+        }
+        let record = record.cloned();
+        if order == Ordering::Equal {
+            self.leaf = Head::Unread;
+        }
+        record.map(|record| self.take_record(&record)).transpose()
+    }
+
+    /// Takes `record`, the least one of all memtables, out of their queues.
+    fn take_record(&mut self, record: &Arc<Record>) -> Result<Next<Item>> {
         // The first queue with this key is the newer memtable: `min_by` returns the first of equal items.
         for queue in &mut self.queues {
             queue.pop_if(record.key());
         }
-        if matches!(&self.leaf, Some(Next::Entry((key, _))) if &key[..] == record.key()) {
-            self.pull_leaf().await?;
-        }
-        let found = if record.kind() == RecordKind::Put { Some(entry_of_record(&record)?) } else { None };
-        Ok(Some(Next::Entry((record.key().to_vec(), found))))
+        let found = if record.kind() == RecordKind::Put { Some(entry_of_record(record)?) } else { None };
+        Ok(Next::Entry((record.key().to_vec(), found)))
     }
 }
 
@@ -287,8 +381,14 @@ impl<'a> RecordQueue<'a> {
         self.done = false;
     }
 
+    /// Returns true if the next records have to be read.
+    #[inline]
+    fn is_unread(&self) -> bool {
+        self.queue.is_empty() && !self.done
+    }
+
     pub(super) async fn fill(&mut self) {
-        if !self.queue.is_empty() || self.done {
+        if !self.is_unread() {
             return;
         }
         self.memtable.order().await;

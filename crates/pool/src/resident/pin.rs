@@ -127,6 +127,7 @@ impl Pinned {
     /// # Panics
     /// If the unit is not a page.
     #[must_use]
+    #[inline]
     pub fn page(&self) -> &[u8; BLOCK_BYTES] {
         assert!(!matches!(self.unit().check, Check::Bytes { .. }), "not a page");
         let Some((start, bytes)) = self.pieces().next() else { unreachable!("a page has one piece") };

@@ -1,5 +1,6 @@
 //! Lists the keys of a bucket.
 
+use bytes::Bytes;
 use prost::Message;
 use shoal_api::v1;
 use shoal_base::limits::KEY_BYTES_MAX;
@@ -53,8 +54,12 @@ fn response(page: ListPage, entries_bytes_max: usize) -> v1::ListResponse {
     let mut bytes = 0;
     let mut entries = Vec::with_capacity(page.entries.len());
     let mut cut = None;
+    // All keys share one buffer: prost clones each `Bytes` as it encodes it, and the first clone of a separate buffer allocates.
+    let mut keys = Vec::with_capacity(page.entries.iter().map(|(key, _)| key.len()).sum());
+    page.entries.iter().for_each(|(key, _)| keys.extend_from_slice(key));
+    let mut keys = Bytes::from(keys);
     for (key, info) in page.entries {
-        let entry = v1::ListEntry { key: key.into(), info: Some(convert::info(&info)) };
+        let entry = v1::ListEntry { key: keys.split_to(key.len()), info: Some(convert::info(&info)) };
         bytes += entry.encoded_len();
         // The first entry always fits, so that each page makes progress.
         if bytes > entries_bytes_max

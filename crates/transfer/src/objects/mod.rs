@@ -9,7 +9,7 @@ use bytes::Bytes;
 use shoal_backup::{BackupStream, LastBackup};
 use shoal_base::{BLOCK_BYTES, Entropy, SystemEntropy};
 use shoal_client::{
-    BackupSince, BucketPage, ByteRange, Client, DeleteItem, DeleteResult, Error, GetItem, GetResult,
+    BackupSince, BucketPage, ByteRange, Client, DeleteItem, DeleteResult, Error, GetItem, GetResult, ListAll,
     ListEntry, ListRequest, ObjectAttributes, Page, PutItem, PutOptions, PutResult, RejectRules, Result, Run,
     Stat,
 };
@@ -43,10 +43,11 @@ pub enum ObjectReader {
 }
 
 /// Reads a listing page by page.
-pub struct Pages<'a> {
-    objects: &'a Objects,
-    /// The next request; none after the last page.
-    request: Option<ListRequest>,
+pub enum Pages<'a> {
+    /// From a server.
+    Remote(ListAll),
+    /// From an embedded store; no request after the last page.
+    Embedded(&'a Embedded, Option<ListRequest>),
 }
 
 /// Reads the free runs of a store's space.
@@ -177,7 +178,10 @@ impl Objects {
 
     /// The pages of a listing.
     pub fn pages_of(&self, request: ListRequest) -> Pages<'_> {
-        Pages { objects: self, request: Some(request) }
+        match self {
+            Self::Remote(client) => Pages::Remote(client.list_all(request)),
+            Self::Embedded(store) => Pages::Embedded(store, Some(request)),
+        }
     }
 
     /// One page of the names of buckets with objects, after `start_after`.
@@ -303,21 +307,25 @@ impl ObjectReader {
 impl Pages<'_> {
     /// The next page; none after the last one.
     pub async fn next(&mut self) -> Result<Option<Page<ListEntry>>> {
-        let Some(request) = &mut self.request else { return Ok(None) };
-        let mut page = self.objects.list(request).await?;
+        let (store, rest) = match self {
+            Self::Remote(pages) => return pages.next_page().await,
+            Self::Embedded(store, rest) => (store, rest),
+        };
+        let Some(request) = rest else { return Ok(None) };
+        let mut page = store.list(request).await?;
         match page.next.take() {
             Some(next) => request.start_after = next,
-            None => self.request = None,
+            None => *rest = None,
         }
         Ok(Some(page))
     }
 
     /// Continues after `key`, if the next page starts before it.
     pub(crate) fn skip_to(&mut self, key: Vec<u8>) {
-        if let Some(request) = &mut self.request
-            && request.start_after < key
-        {
-            request.start_after = key;
+        match self {
+            Self::Remote(pages) => pages.skip_to(key),
+            Self::Embedded(_, Some(request)) if request.start_after < key => request.start_after = key,
+            Self::Embedded(..) => {}
         }
     }
 }

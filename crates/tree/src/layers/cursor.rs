@@ -15,6 +15,9 @@ use crate::{Cursor, Found, Gap, KnownPages, LeafFinder, LeafPlace, PageRef, Page
 /// An entry and its key.
 type Item<P> = (Vec<u8>, Found<P>);
 
+/// A key, and the entry that decides; `None` for a tombstone, or if damage hides it.
+pub type DecidedKey<P> = (Vec<u8>, Option<Found<P>>);
+
 /// An entry or a tombstone that decides, with its key and its place.
 pub struct PlacedEntry<P> {
     /// The key.
@@ -161,7 +164,7 @@ impl<S: PageSource + Clone> TreesCursor<S> {
     ///
     /// # Errors
     /// As [`next`](Self::next).
-    pub async fn next_key(&mut self) -> Result<Option<Next<(Vec<u8>, Option<Found<S::Page>>)>>> {
+    pub async fn next_key(&mut self) -> Result<Option<Next<DecidedKey<S::Page>>>> {
         // The base alone needs no comparison and has no tombstones.
         if let [_] = &self.sources[..] {
             return Ok(self.item_of(0).await?.map(|next| match next {
@@ -170,12 +173,26 @@ impl<S: PageSource + Clone> TreesCursor<S> {
             }));
         }
         Ok(self.step().await?.map(|next| match next {
-            Next::Entry(Decided { tree, key, found, is_hidden, .. }) => {
-                let is_gone = is_hidden || self.is_tombstone(tree, &found);
-                Next::Entry((key, (!is_gone).then_some(found)))
-            }
+            Next::Entry(decided) => Next::Entry(self.key_of_decided(decided)),
             Next::Behind(key) => Next::Behind(key),
         }))
+    }
+
+    /// As [`next_key`](Self::next_key) if the leaves in the cursor's hands have the answer. `None`: call `next_key`.
+    #[inline]
+    pub fn next_key_in_memory(&mut self) -> Option<DecidedKey<S::Page>> {
+        if let [base] = &mut self.sources[..] {
+            let entry = base.cursor.next_in_memory()?;
+            return Some((entry.key.to_vec(), Some(entry.found())));
+        }
+        let decided = self.step_in_memory()?;
+        Some(self.key_of_decided(decided))
+    }
+
+    fn key_of_decided(&self, decided: Decided<S::Page>) -> DecidedKey<S::Page> {
+        let Decided { tree, key, found, is_hidden, .. } = decided;
+        let is_gone = is_hidden || self.is_tombstone(tree, &found);
+        (key, (!is_gone).then_some(found))
     }
 
     /// The next entry that decides; `None` at the end.
@@ -238,6 +255,9 @@ impl<S: PageSource + Clone> TreesCursor<S> {
             return Ok(self.head_of(0).await?.map(|head| decided(0, head, false)));
         }
         self.prime().await?;
+        if let Some(decided) = self.step_in_memory() {
+            return Ok(Some(Next::Entry(decided)));
+        }
         loop {
             let Some(&index) = self.order.first() else { return Ok(None) };
             if self.is_damage(index) {
@@ -273,6 +293,29 @@ impl<S: PageSource + Clone> TreesCursor<S> {
             let is_hidden = self.is_hidden(index, &head.key).await?;
             return Ok(Some(decided(index, head, is_hidden)));
         }
+    }
+
+    /// The same among several trees if it takes no read: no older tree has the key, no damage is near, and the leaf of the tree has the next
+    /// head.
+    fn step_in_memory(&mut self) -> Option<Decided<S::Page>> {
+        let index = *self.order.first().filter(|_| self.is_primed)?;
+        let is_last = match self.order.get(1) {
+            Some(&older) if self.key_of(older) == self.key_of(index) => return None,
+            next => next.is_none(),
+        };
+        if self.is_damage(index) || self.sources[..index].iter().any(|newer| !newer.hides.is_empty()) {
+            return None;
+        }
+        let source = &mut self.sources[index];
+        let entry = source.cursor.next_in_memory()?;
+        let (key, found) = (entry.key.to_vec(), Some(entry.found()));
+        let page = source.cursor.page_above();
+        let Head { key, found, page } = source.head.replace(Head { key, found, page })?;
+        if !is_last && !self.is_before(index, self.order[1]) {
+            self.order.remove(0);
+            self.put_in_order(index);
+        }
+        Some(Decided { tree: index, key, found: found?, page, is_hidden: false })
     }
 
     /// Reads the first head of each tree.

@@ -303,6 +303,24 @@ impl<S: PageSource> Cursor<S> {
         Ok(Some(CursorEntry { key: &self.key, entry, page: &leaf.page, range }))
     }
 
+    /// Returns the next entry if it follows in the leaf that the cursor holds. `None`: [`next`](Self::next) returns it, or the damage
+    /// before it.
+    #[inline]
+    pub fn next_in_memory(&mut self) -> Option<CursorEntry<'_, S::Page>> {
+        if self.sought.is_some() || self.done {
+            return None;
+        }
+        let leaf = self.leaf.as_mut()?;
+        let at = leaf.next;
+        let Ok(Some(range)) = Self::step(self.tree, leaf, &mut self.key, self.end.as_deref()) else {
+            leaf.next = at;
+            return None;
+        };
+        self.expected = self.expected.map(|rest| rest.saturating_sub(1));
+        let entry = leaf.page.get(range.clone())?;
+        Some(CursorEntry { key: &self.key, entry, page: &leaf.page, range })
+    }
+
     /// Returns the place of the leaf's next entry; `None` at the end of the leaf or of the whole scan.
     fn next_in_leaf(&mut self) -> Result<Option<Range<usize>>> {
         let Some(leaf) = &mut self.leaf else { return Ok(None) };
