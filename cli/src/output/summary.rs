@@ -186,11 +186,11 @@ impl<'a> Summary<'a> {
         text
     }
 
-    /// The same three figures as in the metrics and in INFO.
+    /// The same figures as in the metrics and in INFO.
     fn stored_bytes(&self) -> String {
-        let [objects, used, disk] =
-            ["bytes.objects", "bytes.used", "bytes.disk"].map(|name| Size(self.now.figure(name)));
-        format!("{objects} of objects, {used} used in the file, {disk} of the disk")
+        let [objects, used, disk, log] = ["bytes.objects", "bytes.used", "bytes.disk", "bytes.log"]
+            .map(|name| Size(self.now.figure(name)));
+        format!("{objects} of objects, {used} used in the file, {disk} of the disk ({log} for the log)")
     }
 
     /// The remaining room: within the cap, and within the file system.

@@ -269,6 +269,10 @@ fn an_empty_store_takes_little_of_the_disk() {
     for _ in 0..2 {
         let server = start();
         assert!(taken() <= 32_000_000, "{} bytes", taken());
+        let stat = run(&["stat", "--json", "--server", &server.url]).json();
+        let figure = |name: &str| stat["figures"][name].as_u64().unwrap_or_else(|| panic!("{name}: {stat}"));
+        let (disk, log) = (figure("bytes.disk"), figure("bytes.log"));
+        assert!(0 < log && log < disk && log < 4_096 * figure("log.ring"), "{stat}");
         server.stop();
         assert!(taken() <= 32_000_000, "{} bytes after a stop", taken());
     }

@@ -54,6 +54,8 @@ pub struct StoreStat {
     pub log_used_blocks: u64,
     /// See `log_used_blocks`.
     pub log_blocks: u64,
+    /// Blocks of the log's ring that are prepared for batches: only these take disk. All of the ring on a block device.
+    pub log_prepared_blocks: u64,
     /// Tablets.
     pub tablets: u16,
     /// The reason why the store is read-only; `None` if it is not.
@@ -224,6 +226,12 @@ impl StoreStat {
         self.taken_blocks.saturating_mul(BLOCK_BYTES_U64)
     }
 
+    /// Bytes of `disk_bytes` that the log's ring takes.
+    #[must_use]
+    pub fn log_disk_bytes(&self) -> u64 {
+        self.log_prepared_blocks.saturating_mul(BLOCK_BYTES_U64)
+    }
+
     /// The figures as name, unit and value, in a fixed order, as `shoal stat` shows them.
     #[must_use]
     pub fn figures(&self) -> Vec<(&'static str, &'static str, u64)> {
@@ -254,6 +262,7 @@ impl StoreStat {
             ("bytes.objects", "bytes", self.value_bytes_with_log()),
             ("bytes.used", "bytes", self.used_bytes()),
             ("bytes.disk", "bytes", self.disk_bytes()),
+            ("bytes.log", "bytes", self.log_disk_bytes()),
             ("space.live_values", "bytes", self.live_value_bytes),
             ("own.buckets", "count", self.own_buckets),
             ("own.groups", "blocks", self.own_blocks),
@@ -450,6 +459,7 @@ impl Store {
             largest_free_run: u64::from(inner.space.allocator().largest_run()),
             log_used_blocks: inner.log.committer.ring.used_blocks(),
             log_blocks: u64::from(inner.layout().log_blocks),
+            log_prepared_blocks: u64::from(inner.log.committer.ring.prepared()),
             tablets: inner.tablets.all().len() as u16,
             poisoned: inner.log.poison.failure().map(str::to_owned),
             no_room: inner.log.committer.room.reason_of_any(),

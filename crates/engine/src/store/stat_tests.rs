@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use shoal_base::ManualClock;
+use shoal_base::{BLOCK_BYTES_U64, ManualClock};
+use shoal_device::{Device, MemDevice};
 
 use crate::testing::fixtures::{self, in_memory_as, key, open_in};
 use crate::{Environment, FormatOptions, OpenOptions, RejectRules, Store, Tuning, block_on};
@@ -59,6 +60,30 @@ fn bytes_of_values_count_from_their_put_on() {
     assert_eq!(store.stat().value_bytes_with_log(), 125_000);
     let figures = store.stat().figures();
     assert!(figures.contains(&("objects.value_bytes", "bytes", 125_000)), "{figures:?}");
+}
+
+/// The ring of a file takes disk only as far as it is prepared.
+#[test]
+fn the_disk_of_the_log_is_its_prepared_part() {
+    let device = Device::new(Arc::new(MemDevice::growable(1)));
+    let format = FormatOptions {
+        log_blocks: Some(LOG_BLOCKS),
+        initial_blocks: Some(0),
+        ..FormatOptions::for_blocks(BLOCKS)
+    };
+    block_on(Store::format(&device, &format, &Environment::default())).unwrap();
+    let options = OpenOptions { background: false, ..OpenOptions::default() };
+    let store = open_in(&device, options, Environment::default());
+    let before = store.stat();
+    assert!(before.log_prepared_blocks < u64::from(LOG_BLOCKS) / 4, "{before:?}");
+    block_on(store.0.checkpointer.prepare_log(0)).unwrap();
+    let stat = store.stat();
+    assert_eq!(stat.log_prepared_blocks, before.log_prepared_blocks * 2);
+    assert_eq!(stat.log_blocks, u64::from(LOG_BLOCKS));
+    let bytes = stat.log_prepared_blocks * BLOCK_BYTES_U64;
+    assert!(stat.figures().contains(&("bytes.log", "bytes", bytes)), "{:?}", stat.figures());
+    // A device has its whole ring.
+    assert_eq!(self::store(Tuning::default(), false).stat().log_prepared_blocks, u64::from(LOG_BLOCKS));
 }
 
 #[test]

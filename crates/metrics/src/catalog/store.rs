@@ -84,12 +84,13 @@ pub(super) const METRICS: &[MetricFamily] = &[
         name: "shoal_bytes",
         kind: Kind::Gauge,
         labels: &["of"],
-        help: "Bytes of objects, bytes that they use in the data file, and bytes of the disk that the file takes",
+        help: "Bytes of objects, bytes that they use in the data file, bytes of the disk that the file takes, and the part of these that the log takes",
         read: |now, samples| {
             now.stat(|stat| {
                 samples.with(["objects"], stat.value_bytes_with_log() as f64);
                 samples.with(["used"], stat.used_bytes() as f64);
                 samples.with(["disk"], stat.disk_bytes() as f64);
+                samples.with(["log"], stat.log_disk_bytes() as f64);
             });
         },
     },

@@ -69,6 +69,7 @@ pub(super) fn about_store(call: &Call) -> String {
         ("shoal_bytes_objects", stat.value_bytes_with_log()),
         ("shoal_bytes_used", stat.used_bytes()),
         ("shoal_bytes_disk", stat.disk_bytes()),
+        ("shoal_bytes_log", stat.log_disk_bytes()),
         ("shoal_log_bytes", bytes(stat.log_blocks)),
         ("shoal_log_used_bytes", bytes(stat.log_used_blocks)),
         ("shoal_unapplied_records", stat.memtable_records),

@@ -53,6 +53,7 @@ fn each_command_is_counted_once() {
     assert!(stats.contains("keyspace_hits:7\r") && stats.contains("keyspace_misses:5\r"), "{stats}");
     let store = info("shoal");
     assert!(store.contains("shoal_read_only:0") && store.contains("shoal_cap_bytes:"), "{store}");
+    assert!(store.contains("shoal_bytes_disk:") && store.contains("shoal_bytes_log:"), "{store}");
     // It is counted after its answer was sent.
     client.run("ping");
     let counts = counts(&metrics);
