@@ -3,13 +3,14 @@
 //! Reading order: [`histogram`] (latencies), [`payload`] (objects whose bytes follow from their number), [`machine`] (the
 //! surroundings of a figure), [`disk`] (the kernel's counters), [`cores`] (the cores of clients and servers), [`report`] (table
 //! or lines), [`mod@plot`] (charts), [`select()`] (names of cases), [`questions`] (the charts for the choice of a store), then
-//! the benchmarks: [`store`], [`grpc`], [`redis`], [`amplification`], [`scale`] and [`tail`].
+//! the benchmarks: [`store`], [`grpc`], [`redis`], [`amplification`], [`density`], [`scale`] and [`tail`].
 //!
 //! Only figures from the `release` profile are meaningful. Nothing here decides whether a figure is good.
 
 pub mod amplification;
 pub mod cores;
 pub mod data_file;
+pub mod density;
 pub mod disk;
 pub mod enough;
 pub mod grpc;

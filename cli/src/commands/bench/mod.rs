@@ -1,5 +1,6 @@
 //! `shoal bench`: measures this program on this machine. The crate `shoal-bench` has the measurements.
 
+mod density;
 mod tail;
 
 use std::io::IsTerminal;
@@ -13,6 +14,7 @@ use shoal_bench::grpc::Servers;
 use shoal_bench::report::Format;
 use shoal_bench::scale::{ChildOptions, Killer, Order, ScaleOptions};
 
+use self::density::DensityArguments;
 use self::tail::TailArguments;
 use crate::arguments::size::Size;
 use crate::failure::Usage;
@@ -49,6 +51,8 @@ enum Bench {
     Redis(RedisArguments),
     /// The ratio of allocated to live bytes of a store, after puts and after deletes, and the bytes written.
     Amplification(AmplificationArguments),
+    /// The disk that objects take a minute after their load, by size of the values.
+    Density(DensityArguments),
     /// Durable puts into a store that grows: their rate, stalls and bytes written by kind along the way; then gets, listings,
     /// overwriting, opening after kill -9, check.
     Scale(ScaleArguments),
@@ -374,6 +378,7 @@ pub(crate) fn run(arguments: Arguments, log: Option<&str>) -> anyhow::Result<()>
         Bench::GrpcServer(arguments) => return run_grpc_server(arguments),
         Bench::Redis(arguments) => return run_redis(arguments),
         Bench::Amplification(arguments) => return run_amplification(arguments),
+        Bench::Density(arguments) => return density::run(arguments),
         Bench::Scale(arguments) => return run_scale(arguments),
         Bench::Tail(arguments) => return tail::run(arguments),
         Bench::ScaleChild(arguments) => return run_scale_child(arguments),

@@ -109,10 +109,16 @@ impl Load {
     /// [`Order::Zipf`]. `puts` is their total number.
     #[must_use]
     pub fn new(order: Order, value_bytes: u32, puts: u64, first: u64) -> Self {
+        Self::of_sizes(order, Sizes::Fixed(value_bytes), puts, first)
+    }
+
+    /// The same with values of these sizes.
+    #[must_use]
+    pub fn of_sizes(order: Order, sizes: Sizes, puts: u64, first: u64) -> Self {
         let is_zipf = order == Order::Zipf;
         Self {
             order,
-            values: POOL.set("scale", Sizes::Fixed(value_bytes)),
+            values: POOL.set("scale", sizes),
             random: SeededEntropy::new(mix(SEED, first)),
             zipf: Zipf::new(puts, ZIPF_EXPONENT),
             put_before: vec![0; if is_zipf { puts.div_ceil(64) as usize } else { 0 }],
