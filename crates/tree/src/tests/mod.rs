@@ -7,6 +7,7 @@ use crate::testing::memory::*;
 use crate::*;
 
 mod damage;
+mod density;
 mod layers;
 mod page;
 mod reuse;
