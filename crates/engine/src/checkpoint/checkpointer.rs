@@ -5,7 +5,7 @@ use std::sync::Arc;
 use arc_swap::ArcSwap;
 use shoal_base::Clock;
 use shoal_base::sync::Mutex;
-use shoal_base::sync::atomic::AtomicU64;
+use shoal_base::sync::atomic::{AtomicU64, Ordering};
 use shoal_common::error::Result;
 use shoal_common::event::{Bell, Token};
 use shoal_common::options::Tuning;
@@ -20,6 +20,7 @@ use shoal_value::packed::run_blocks_max;
 use crate::checkpoint::applier::Applier;
 use crate::checkpoint::closing::Closing;
 use crate::checkpoint::pause::Pause;
+use crate::checkpoint::quiet::Quiet;
 use crate::checkpoint::rate::MoveLimits;
 use crate::counters::OperationCounters;
 use crate::memtable::Memtable;
@@ -55,6 +56,8 @@ pub(crate) struct Checkpointer {
     pub growth: GrowthHistory,
     pub closing: Closing,
     pub move_limits: MoveLimits,
+    /// Whether little is written: noted by the threads that compact layers and move values.
+    pub quiet: Quiet,
     /// The threads that finish the work of an apply; `None` if the apply does it.
     pub helpers: Option<Helpers>,
     /// True during a repair: a page that the device cannot read is lost and is not retried.
@@ -142,6 +145,12 @@ impl Checkpointer {
     pub(crate) fn home_bytes_in_flight(&self) -> usize {
         let depth = depth_of(&self.pool, self.pacing());
         depth.saturating_mul(HOME_BYTES_OF_A_REQUEST).min(self.tuning.apply_bytes_in_flight)
+    }
+
+    /// Measures whether the store is quiet.
+    pub(crate) fn note_writes(&self) {
+        let extents = self.counters.extent_blocks_written.load(Ordering::Relaxed);
+        self.quiet.note(self.now_ns(), self.log.committer.counters().log_blocks + extents);
     }
 
     pub(crate) fn now_ns(&self) -> u64 {

@@ -4,6 +4,9 @@
 //! So reads pay for compactions: after as many searches as a compaction costs, layers are compacted even if they are too few or too
 //! small for a compaction by size. A store that is loaded and then read soon reads like one tree, and a store without reads is not
 //! rewritten for readers. Either costs at most twice the optimum, as in every rent-or-buy problem.
+//!
+//! An entry below a newer one or a tombstone takes space until a compaction into the base drops it. Under load it stays until the layers are
+//! large; once little is written, the layers are compacted if enough entries are dead.
 
 use shoal_tree::Root;
 use shoal_tree::layers::{LAYERS_MAX, Layers, Trees};
@@ -22,6 +25,10 @@ const TIERS_MAX: u32 = 12;
 /// Reads pay for a compaction into the base only if the layers have at least this fraction of its entries. The compaction may rewrite the
 /// whole base, so this bounds the rewritten entries per entry of a layer.
 const BASE_FOR_READERS: u64 = 16;
+
+/// Dead entries pay for a compaction into the base in a quiet store if they are at least this fraction of the live ones: nine entries are
+/// written for a dead one at most.
+const DEAD_FOR_SPACE: u64 = 8;
 
 /// A step of a compaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -107,7 +114,8 @@ impl Checkpointer {
         }
         let is_heavy = layers.entries() >= due;
         let is_due = layers.compacting > 0 || is_heavy || layers.list.len() >= LAYERS_MAX * 3 / 4;
-        if is_due && !layers.list.is_empty() {
+        let gives_space = self.quiet.is_quiet() && has_many_dead(trees);
+        if (is_due || gives_space) && !layers.list.is_empty() {
             return Some(Step::Base);
         }
         self.paid_compaction(tablet, trees, free)
@@ -166,6 +174,12 @@ impl Checkpointer {
         }
         unreadable.is_some_and(|(root, _)| layers.list.contains(&root))
     }
+}
+
+/// Returns true if a compaction into the base would drop enough entries: shadowed ones, deleted ones and tombstones.
+fn has_many_dead(trees: &Trees) -> bool {
+    let entries = trees.base.entries.saturating_add(trees.layers.entries());
+    entries.saturating_sub(trees.live()) >= (trees.live() / DEAD_FOR_SPACE).max(1)
 }
 
 /// Layers above the one that could not be read.

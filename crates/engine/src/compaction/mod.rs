@@ -154,6 +154,7 @@ impl Checkpointer {
     /// # Errors
     /// As an apply.
     pub(crate) async fn compact_idle(&self) -> Result<bool> {
+        self.note_writes();
         for tablet in self.wanting_compaction() {
             if self.compact_some(tablet, Wanted::BySize).await? != Compacted::Nothing {
                 return Ok(true);

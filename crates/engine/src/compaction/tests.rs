@@ -5,7 +5,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use shoal_base::SeededEntropy;
+use shoal_base::{ManualClock, SeededEntropy};
 use shoal_testkit::wait::HANGS_AFTER;
 
 use super::choice::{LAYERS_A_TIER, full_tier, tier_for};
@@ -186,6 +186,51 @@ fn reads_do_not_pay_for_a_base_far_larger_than_its_layers() {
     }
     block_on(checkpointer.apply_alone(tablet)).unwrap();
     assert_eq!(checkpointer.next_compaction(tablet, &tablet.view().trees.clone()), Some(Step::Base));
+    block_on(store.close()).unwrap();
+}
+
+/// Symptom: after deleting half of 10 M objects of 100 bytes, the file kept twice the live bytes for ever. Cause: the tombstones were below
+/// half of the base, so no compaction was due. Fix: dead entries are worth a compaction once little is written.
+#[test]
+fn dead_entries_are_compacted_once_little_is_written() {
+    const PERIOD_NS: u64 = 2_000_000_000;
+    let (_, device) = formatted(1 << 14, 1, 1 << 12);
+    let mut options = options();
+    let tuning = &mut options.tuning;
+    (tuning.layers_from, tuning.dense_records, tuning.layer_records_min) = (0, 1 << 20, 1);
+    tuning.merge_permille = 100_000;
+    let clock = Arc::new(ManualClock::new(1_000));
+    let environment = Environment { clock: clock.clone(), ..environment() };
+    let store = block_on(Store::open(device, options, environment)).unwrap();
+    let (checkpointer, tablet) = (&store.0.checkpointer, &store.0.tablets.all()[0]);
+    let apply = || block_on(checkpointer.apply_alone(tablet)).unwrap();
+    (0..400).for_each(|which| put(&store, &key(which), [1; 50]));
+    apply();
+    let delete = |keys: std::ops::Range<usize>| {
+        for which in keys {
+            block_on(store.delete(&key(which), RejectRules::default())).unwrap();
+        }
+        apply();
+    };
+    let look = |after_ns| {
+        clock.advance(after_ns);
+        block_on(checkpointer.compact_idle()).unwrap()
+    };
+    assert!(!look(0));
+    // More blocks of the log than a quiet store writes.
+    (400..1_000).for_each(|which| put(&store, &key(which), [1; 50]));
+    delete(0..120);
+    assert!(!look(PERIOD_NS) && !look(PERIOD_NS - 1), "not quiet for a whole period");
+    assert!(look(1));
+    while look(0) {}
+    let trees = || tablet.view().trees.clone();
+    assert_eq!((trees().layers.list.len(), trees().base.entries, trees().live()), (0, 880, 880));
+    delete(120..140);
+    assert!(!look(PERIOD_NS), "40 dead entries beside 860 live ones");
+    (1_000..1_100).for_each(|which| put(&store, &key(which), [1; 50]));
+    apply();
+    assert!(!look(PERIOD_NS), "new objects shadow nothing");
+    assert_eq!((trees().layers.list.len(), trees().layers.entries()), (2, 120));
     block_on(store.close()).unwrap();
 }
 

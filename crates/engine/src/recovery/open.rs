@@ -31,6 +31,7 @@ use crate::checkpoint::applier::Applier;
 use crate::checkpoint::checkpointer::Checkpointer;
 use crate::checkpoint::closing::Closing;
 use crate::checkpoint::publish::CEILING_STEP;
+use crate::checkpoint::quiet::Quiet;
 use crate::checkpoint::rate::MoveLimits;
 use crate::growth::at_opening::raise_cap;
 use crate::growth::hold_room::{hold_room, make_holes};
@@ -156,6 +157,7 @@ impl Recovery {
             growth: GrowthHistory::default(),
             closing: Closing::new(environment.clock.clone()),
             move_limits: MoveLimits::new(options.pause_relocation, releases),
+            quiet: Quiet::default(),
             helpers: worker.as_ref().map(|worker| worker.helpers()),
             gives_up: options.accept_damaged_log,
         };
