@@ -1,4 +1,4 @@
-//! Whether little is written at present. Background work that only gives back space waits for such a time.
+//! Whether little is written at present. Background work that only returns space waits for such a time.
 
 use shoal_base::sync::Mutex;
 use shoal_base::sync::atomic::{AtomicBool, Ordering};

@@ -12,7 +12,7 @@ use shoal_common::error::{Error, Result};
 use shoal_common::event::{Bell, Token};
 use shoal_common::injected_bug::{Bug, injected};
 use shoal_common::key::slot_of_encoded;
-use shoal_common::options::{Environment, OpenOptions};
+use shoal_common::options::{Environment, OpenOptions, Tuning};
 use shoal_device::Device;
 use shoal_image::copies;
 use shoal_image::superblock::{FORMAT_VERSION, Superblock};
@@ -135,9 +135,8 @@ impl Recovery {
         let found = options.read_only.then(|| self.superblock.clone());
         let releases = make_holes_if_wanted(&self.device, &space, &options);
         let (log, worker) = self.open_log(replayed, &space, &options, &environment).await?;
-        let mut tuning = options.tuning;
-        tuning.move_bytes_max = tuning.move_bytes_max.min(options.cache_bytes / 8);
-        let losses = self.superblock.losses;
+        let move_bytes_max = options.tuning.move_bytes_max.min(options.cache_bytes / 8);
+        let (tuning, losses) = (Tuning { move_bytes_max, ..options.tuning }, self.superblock.losses);
         let checkpointer = Checkpointer {
             device: self.device,
             pool: self.pool,

@@ -373,7 +373,7 @@ fn free_blocks_are_given_back() {
     assert_eq!(bed.store.stat().bytes_discarded, 0, "a device is asked only if the user wants it");
     block_on(bed.store.close()).unwrap();
     drop(bed);
-    // A reserve that is there already: groups are only emptied to give back scattered blocks.
+    // A reserve that is there already: groups are only emptied to return scattered blocks.
     let tuning = Tuning { reserve_permille: 20, ..small().tuning };
     let bed = Bed::open(&device, OpenOptions { discard: Some(true), tuning, ..small() }).unwrap();
     (0..6).for_each(|_| bed.settle(2_000));

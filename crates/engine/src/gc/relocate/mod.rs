@@ -6,7 +6,7 @@
 //! by the same publish as everything else, and newer entries win. At the end of the round the groups are opened, wholly free unless
 //! something in them could not move.
 //!
-//! In a quiet store whose free blocks are scattered over groups in use, more groups are emptied, because the file gives back long free runs
+//! In a quiet store whose free blocks are scattered over groups in use, more groups are emptied, because the file returns long free runs
 //! only (`docs/adr/2026-11-29-quiet-stores-give-back.md`).
 //!
 //! The same thread tidies the packed runs of a calm store, at the same rate; the same switch pauses both.
@@ -38,7 +38,7 @@ pub(crate) const HOLE_BLOCKS_MAX: u32 = 1023;
 const GROUPS_AT_ONCE: std::ops::RangeInclusive<u64> = 4..=512;
 /// A group is not emptied if more than this many thousandths of it are in use; the second limit applies while values are in splinters.
 const USED_PERMILLE_MAX: [u64; 2] = [960, 985];
-/// The same limit for groups that are emptied only to give back their space: four blocks are moved for each of them at most.
+/// The same limit for groups that are emptied only to return their space: four blocks are moved for each of them at most.
 const USED_PERMILLE_FOR_SPACE: u64 = 800;
 /// In a quiet store at most this fraction of the used blocks is scattered free blocks.
 const SCATTERED_SHARE: u64 = 16;
@@ -75,7 +75,7 @@ pub(crate) struct Relocator {
     pub round: Token<Option<Round>>,
     /// Groups that could not be emptied, each with the time until which no round tries again.
     avoid: Mutex<Vec<(Run, u64)>>,
-    /// True if the round only gives back space: it ends when the store is not quiet any more.
+    /// True if the round only returns space: it ends when the store is not quiet any more.
     is_for_space: AtomicBool,
     /// Whole free groups at the start of the round.
     whole_before: AtomicU64,
