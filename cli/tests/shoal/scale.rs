@@ -7,7 +7,7 @@ use serde_json::Value;
 use crate::harness::run;
 
 /// The questions to a grown store, in their order.
-const ANSWERS: [&str; 12] = [
+const ANSWERS: [&str; 13] = [
     "get",
     "get-absent",
     "list-long-warm",
@@ -16,6 +16,7 @@ const ANSWERS: [&str; 12] = [
     "list-long-merged",
     "before-overwriting",
     "overwrite-10th",
+    "overwrite-half",
     "overwritten",
     "open-after-kill",
     "list-100-cold",

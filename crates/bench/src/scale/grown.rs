@@ -26,18 +26,20 @@ const SHORT_KEYS: usize = 100;
 const ASKED_MAX: Duration = Duration::from_secs(30);
 /// The longest time of gets that wait for compactions of the layers.
 const READ_MAX: Duration = Duration::from_secs(60);
-/// A tenth of the objects is overwritten.
-const OVERWRITTEN_SHARE: u64 = 10;
+/// As many puts as a tenth of the objects overwrite random ones, then as many as a half: long enough for compactions.
+const OVERWRITTEN_SHARES: [(&str, u64); 2] = [("overwrite-10th", 10), ("overwrite-half", 2)];
 
 pub(super) const METRICS: &[Metric] = &[
     Metric { name: "operations", unit: "1", head: "ops" },
     Metric { name: "ops_per_s", unit: "1/s", head: "ops/s" },
     Metric { name: "p50_us", unit: "us", head: "p50 us" },
     Metric { name: "p99_us", unit: "us", head: "p99 us" },
+    Metric { name: "max_us", unit: "us", head: "max us" },
     Metric { name: "device_reads_per_op", unit: "1", head: "reads/op" },
     Metric { name: "leaf_reads_per_op", unit: "1", head: "leaves/op" },
     Metric { name: "index_reads_per_op", unit: "1", head: "index/op" },
     Metric { name: "written_bytes_per_op", unit: "B", head: "B/op" },
+    Metric { name: "read_bytes_per_op", unit: "B", head: "read B/op" },
     Metric { name: "seconds", unit: "s", head: "s" },
     Metric { name: "free_mib", unit: "MiB", head: "free MiB" },
     Metric { name: "pending_mib", unit: "MiB", head: "pend MiB" },
@@ -56,6 +58,7 @@ struct Row {
     /// Inner pages that were read.
     index_reads: Option<u64>,
     written_bytes: Option<u64>,
+    read_bytes: Option<u64>,
     time: Option<Duration>,
     /// Free, pending and allocated blocks.
     blocks: Option<[u64; 3]>,
@@ -82,10 +85,12 @@ impl Row {
             operations.zip(seconds).map(|(count, seconds)| count / seconds.max(1e-9)),
             quantile(500),
             quantile(990),
+            self.latencies.as_ref().map(|latencies| latencies.max().as_secs_f64() * 1e6),
             per_operation(self.reads),
             per_operation(self.leaf_reads),
             per_operation(self.index_reads),
             per_operation(self.written_bytes),
+            per_operation(self.read_bytes),
             seconds,
             mib(0),
             mib(1),
@@ -139,7 +144,9 @@ impl Grown<'_> {
         tell("get-merged", &self.gets(shoal.store(), false)?)?;
         tell("list-long-merged", &self.list_long(shoal.store())?)?;
         tell("before-overwriting", &Row::of_space(shoal.store()))?;
-        tell("overwrite-10th", &self.overwrite(&mut shoal)?)?;
+        for (name, share) in OVERWRITTEN_SHARES {
+            tell(name, &self.overwrite(&mut shoal, share)?)?;
+        }
         settle(shoal.store());
         tell("overwritten", &Row::of_space(shoal.store()))?;
         shoal.close()?;
@@ -240,12 +247,12 @@ impl Grown<'_> {
         Ok(Row::of_reads(store, latencies.count(), latencies, &before))
     }
 
-    /// Puts a tenth of the objects again, random ones; the figures of space are those right after the last batch.
-    fn overwrite(&self, shoal: &mut Shoal) -> Result<Row> {
-        let random = SeededEntropy::new(SEED + 3);
-        let before = shoal.store().stat().device.blocks_written;
-        let (mut left, mut latencies) =
-            (self.load.objects().div_ceil(OVERWRITTEN_SHARE), Histogram::default());
+    /// Puts this share of the objects again, random ones; the figures of space are those right after the last batch. Compactions read and write
+    /// meanwhile, and these bytes count, too.
+    fn overwrite(&self, shoal: &mut Shoal, share: u64) -> Result<Row> {
+        let random = SeededEntropy::new(SEED + 1 + share);
+        let before = shoal.store().stat().device;
+        let (mut left, mut latencies) = (self.load.objects().div_ceil(share), Histogram::default());
         let (operations, began) = (left, Instant::now());
         while left > 0 {
             let count = left.min(self.sizes.batch);
@@ -260,11 +267,12 @@ impl Grown<'_> {
             left -= count;
         }
         let time = began.elapsed();
-        let written = shoal.store().stat().device.blocks_written - before;
+        let after = shoal.store().stat().device;
         Ok(Row {
             operations: Some(operations),
             latencies: Some(latencies),
-            written_bytes: Some(written * BLOCK_BYTES_U64),
+            written_bytes: Some((after.blocks_written - before.blocks_written) * BLOCK_BYTES_U64),
+            read_bytes: Some((after.blocks_read - before.blocks_read) * BLOCK_BYTES_U64),
             time: Some(time),
             ..Row::of_space(shoal.store())
         })

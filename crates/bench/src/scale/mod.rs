@@ -373,6 +373,7 @@ mod tests {
                 "get-merged",
                 "list-long-merged",
                 "overwrite-10th",
+                "overwrite-half",
                 "overwritten",
                 "open",
                 "list-100-cold",
