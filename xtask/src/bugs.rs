@@ -111,6 +111,8 @@ const HUNTS: &[Hunt] = &[
     ("FrontierTooFar", STORE, "layers::any_division_into_layers_reads_the_same"),
     ("DirectBesideLayer", STORE, "layers::any_division_into_layers_reads_the_same"),
     ("NotSettled", STORE, "explore::crash_states"),
+    ("OwnersUnread", STORE, "unsettled::unread_overwrites_are_counted"),
+    ("EstimatesKept", STORE, "unsettled::unread_overwrites_are_counted"),
     ("TombstoneLeftOut", STORE, "layers::any_division_into_layers_reads_the_same"),
     ("DamagedLayerSkipped", STORE, "layers::damage_in_each_page_of_a_layer"),
     ("KeyNotInFilter", STORE, "past_damage::every_block_alone"),

@@ -175,6 +175,7 @@ impl<'a> Summary<'a> {
         let values = Size(values.map_or(0, |figure| figure.value));
         let mut text = format!("{about}{}, {values} of values", show_count(self.now.objects));
         for (name, what) in [
+            ("objects.estimated", "of them count by estimate until a compaction"),
             ("objects.expiring", "with a time to live count until they are deleted"),
             ("results", "stored results of writes besides"),
         ] {

@@ -146,6 +146,10 @@ pub enum Bug {
     DirectBesideLayer,
     /// INV-27: the value that a record of a layer replaces is not freed.
     NotSettled,
+    /// INV-27: entries that own blocks are shadowed unread.
+    OwnersUnread,
+    /// INV-27: a compaction into the base does not settle the estimates.
+    EstimatesKept,
     /// INV-31: a delete that goes into a layer leaves no tombstone.
     TombstoneLeftOut,
     /// INV-34: if a layer is damaged, the trees below it are searched.

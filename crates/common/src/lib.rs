@@ -10,6 +10,7 @@ pub mod event;
 mod event_tests;
 pub mod injected_bug;
 pub mod key;
+pub mod leaf_entry;
 pub mod object;
 pub mod options;
 pub mod problem;

@@ -7,7 +7,7 @@
 use shoal_common::error::{Error, Result};
 
 /// Names of the incompatible flags from bit 0 on, reserved ones included, so that a refusal names the feature and not only a bit.
-const INCOMPATIBLE_NAMES: [&str; 3] = ["layers", "moved areas", "moved log"];
+const INCOMPATIBLE_NAMES: [&str; 4] = ["layers", "moved areas", "moved log", "unsettled entries"];
 /// Tablets may have layers, and pages of level 1 filters.
 pub const LAYERS: u32 = 1 << 0;
 /// The store grew: areas of the space image may be among the data.
@@ -15,10 +15,13 @@ pub const MOVED_AREAS: u32 = 1 << 1;
 /// The log got a longer ring, which may be among the data.
 pub const MOVED_LOG: u32 = 1 << 2;
 
+/// Layers may have unsettled entries, and pages of level 1 marks of plain leaves.
+pub const UNSETTLED: u32 = 1 << 3;
+
 /// Flags of read-only compatible features that this program can write.
 const READ_ONLY_KNOWN: u32 = 0;
 /// Flags of incompatible features that this program can read.
-const INCOMPATIBLE_KNOWN: u32 = LAYERS | MOVED_AREAS | MOVED_LOG;
+const INCOMPATIBLE_KNOWN: u32 = LAYERS | MOVED_AREAS | MOVED_LOG | UNSETTLED;
 
 /// The feature flags of a store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -82,8 +85,8 @@ mod tests {
         assert!(Features::default().unreadable().is_none() && Features::default().check_writable().is_ok());
         let all = Features { compatible: u32::MAX, ..Features::default() };
         assert!(all.unreadable().is_none() && all.check_writable().is_ok());
-        let odd = Features { incompatible: INCOMPATIBLE_KNOWN | 1 << 3 | 1 << 31, ..Features::default() };
-        assert!(odd.unreadable().unwrap().contains("(bit 3, bit 31)"));
+        let odd = Features { incompatible: INCOMPATIBLE_KNOWN | 1 << 4 | 1 << 31, ..Features::default() };
+        assert!(odd.unreadable().unwrap().contains("(bit 4, bit 31)"));
         // A program from before stores could grow has the name, not the feature.
         let grown = Features { incompatible: LAYERS | MOVED_AREAS | MOVED_LOG, ..Features::default() };
         assert!(grown.unreadable().is_none());

@@ -299,6 +299,7 @@ fn layer_layout_matches_document() {
         compacting: 2,
         frontier: b"default\0photos/17".to_vec(),
         live: 1 << 40,
+        unsettled: 1 << 41,
         stored: None,
     };
     let tree = Tree { device: 1_004, tablet: TabletId(3) };
@@ -307,7 +308,7 @@ fn layer_layout_matches_document() {
     let header = [
         ("crc", u64::from(crc)),
         ("magic", magic),
-        ("version", 1),
+        ("version", 2),
         ("count", 3),
         ("tablet", 3),
         ("frontier_bytes", 17),
@@ -316,6 +317,7 @@ fn layer_layout_matches_document() {
         ("lsn", 1_005),
         ("device", 1_004),
         ("live", 1 << 40),
+        ("unsettled", 1 << 41),
     ];
     for (field, expected) in header {
         assert_eq!(number(&page, rows[field]), expected, "{field}");

@@ -59,6 +59,9 @@ pub(crate) const BASE_LOST: u8 = 1;
 const MAGIC: [u8; 2] = *b"Sp";
 const VERSION: u8 = 1;
 const BLOCK_FIELD_BYTES: usize = 6;
+const BLOCK_BITS: usize = 8 * BLOCK_FIELD_BYTES - 1;
+/// The top bit of the last byte of a child's block: the leaf is plain.
+const PLAIN: u8 = 0x80;
 
 const CRC_AT: usize = 0;
 const MAGIC_AT: usize = 4;
@@ -229,10 +232,21 @@ impl Child {
     #[inline]
     pub(crate) fn encode(&self, out: &mut Vec<u8>) {
         let block = self.page.block.to_le_bytes();
-        assert!(block[BLOCK_FIELD_BYTES..] == [0, 0], "block {} needs more than 48 bits", self.page.block);
+        assert!(self.page.block >> BLOCK_BITS == 0, "block {} needs more than 47 bits", self.page.block);
         out.extend_from_slice(&block[..BLOCK_FIELD_BYTES]);
         out.extend_from_slice(&self.page.crc.to_le_bytes());
         put_varint(out, self.entries);
+    }
+
+    /// Marks an encoded child as a plain leaf.
+    pub(crate) fn mark_plain(payload: &mut [u8]) {
+        payload[BLOCK_FIELD_BYTES - 1] |= PLAIN;
+    }
+
+    /// Returns true if an encoded child is marked as a plain leaf: none of its entries owns blocks or has a deadline.
+    #[inline]
+    pub(crate) fn is_marked_plain(payload: &[u8]) -> bool {
+        payload.get(BLOCK_FIELD_BYTES - 1).is_some_and(|byte| byte & PLAIN != 0)
     }
 
     /// Decodes the payload of an inner item.
@@ -254,7 +268,7 @@ impl Child {
         if filter.len() > FILTER_BYTES_MAX || entries > ENTRIES_MAX {
             return Err(WRONG);
         }
-        let block = u64::from(low) | u64::from(high) << 32;
+        let block = u64::from(low) | u64::from(high & !(u16::from(PLAIN) << 8)) << 32;
         Ok((Self { page: PageRef { block, crc }, entries }, filter))
     }
 }
@@ -340,7 +354,7 @@ impl Draft {
     /// Stamps the page with its block and computes its checksum. The bytes are final and must be written to that block.
     pub fn seal(&mut self, block: u64) -> (PageRef, &[u8; BLOCK_BYTES]) {
         assert!(self.slot_at == self.slots_end, "fewer items than were announced");
-        assert!(block >> (8 * BLOCK_FIELD_BYTES) == 0, "a parent has 48 bits for block {block}");
+        assert!(block >> BLOCK_BITS == 0, "a parent has 47 bits for block {block}");
         self.bytes[BLOCK_AT..LSN_AT].copy_from_slice(&block.to_le_bytes());
         let crc = crc32c(&self.bytes[MAGIC_AT..]);
         self.bytes[CRC_AT..MAGIC_AT].copy_from_slice(&crc.to_le_bytes());
@@ -436,9 +450,13 @@ mod tests {
     #[test]
     fn children_round_trip() {
         for entries in [0, 1, 127, 128, ENTRIES_MAX] {
-            let child = Child { page: PageRef { block: (1 << 48) - 2, crc: 0xDEAD_BEEF }, entries };
+            let child = Child { page: PageRef { block: (1 << 47) - 2, crc: 0xDEAD_BEEF }, entries };
             let mut payload = Vec::new();
             child.encode(&mut payload);
+            if entries % 2 == 1 {
+                Child::mark_plain(&mut payload);
+            }
+            assert_eq!(Child::is_marked_plain(&payload), entries % 2 == 1);
             assert!(payload.len() <= CHILD_BYTES_MAX);
             assert_eq!(Child::decode(&payload), Ok(child));
             assert!(Child::decode(&payload[..payload.len() - 1]).is_err());

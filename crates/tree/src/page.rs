@@ -137,6 +137,12 @@ impl<'a> PageView<'a> {
         Ok((child, end - filter.len()..end))
     }
 
+    /// Returns true if child `index` is marked as a plain leaf.
+    #[inline]
+    pub(crate) fn is_plain(&self, index: usize) -> bool {
+        self.item(index).is_ok_and(|item| Child::is_marked_plain(item.payload))
+    }
+
     /// Appends to `key` the separator before child `index`: no key under that child is below it. The first child has no separator (the
     /// bound of the page applies), so nothing is appended.
     ///
@@ -306,6 +312,9 @@ impl<'a> PageView<'a> {
                 let (_, filter) = self.child_and_filter(index)?;
                 if self.header.level > 1 && !filter.is_empty() {
                     return Err(Damage("a page above level 1 has the filter of a leaf"));
+                }
+                if filter.is_empty() && self.is_plain(index) {
+                    return Err(Damage("a child without a filter is marked as a plain leaf"));
                 }
                 if index == 0 && payload != suffix {
                     return Err(Damage("the first child of an inner page has a separator"));

@@ -9,6 +9,7 @@ use shoal_base::codec::{Reader, Truncated, put_prefixed, put_varint};
 use shoal_base::limits::{VALUE_BYTES_MAX, VALUE_UNIT_BYTES};
 use shoal_base::{BLOCK_BYTES_U64, Lsn, Run, blocks_for};
 use shoal_common::error::{Error, Result};
+use shoal_common::leaf_entry::{HAS_EXPIRY, HOME_MASK, LeafEntry};
 use shoal_common::object::{EndTime, Metadata};
 use shoal_space_manager::RUNS_MAX;
 use smallvec::SmallVec;
@@ -32,13 +33,11 @@ const MANIFEST_BYTES_MAX: usize = manifest_bytes(RUNS_MAX, VALUE_BYTES_MAX as us
 const ENTRY_OTHER_BYTES_MAX: usize =
     8 + 1 + 8 + 8 + 10 + 2 + 3 + 1 + INLINE_RUNS_MAX * (10 + 5) + INLINE_RUNS_MAX * 4;
 
-const HOME_MASK: u8 = 0b11;
 const HOME_INLINE: u8 = 0;
 const HOME_EXTENTS: u8 = 1;
 const HOME_MANIFEST: u8 = 2;
 const HOME_PACKED: u8 = 3;
 const META_IN_FRONT: u8 = 1 << 2;
-const HAS_EXPIRY: u8 = 1 << 3;
 /// The expiry is a moment of store time, not of the wall clock.
 const IS_RELATIVE: u8 = 1 << 4;
 
@@ -357,14 +356,14 @@ fn take_runs(reader: &mut Reader<'_>) -> std::result::Result<SmallVec<[Run; 1]>,
         .collect()
 }
 
-/// Splits a leaf's entry into version and body.
+/// Splits a leaf's entry into version and body; the estimate of an unsettled one is left out.
 ///
 /// # Errors
 /// [`Truncated`].
 #[inline]
 pub fn split_leaf_entry(bytes: &[u8]) -> std::result::Result<(Lsn, &[u8]), Truncated> {
-    let mut reader = Reader::new(bytes);
-    Ok((Lsn(reader.u64()?), reader.rest()))
+    let LeafEntry { version, body, .. } = LeafEntry::split(bytes)?;
+    Ok((Lsn(version), body))
 }
 
 /// Version and entry of a leaf's entry, without the inline bytes.

@@ -21,6 +21,7 @@ use shoal_image::copies;
 use shoal_log::{Item, Moment};
 use shoal_space_manager::Extents;
 use shoal_tree::layers::page as layers_page;
+use shoal_tree::layers::settled::Settled;
 use shoal_tree::layers::{LayersRef, Trees};
 use shoal_tree::{Applied, Apply, Merge, Root};
 use shoal_value::{Entry, owned_runs};
@@ -231,6 +232,7 @@ impl Checkpointer {
         if !layered.ops.is_empty() {
             let layer = self.write_layer((tree, applied), unread, &mut merge, &layered).await?;
             trees = trees.with_layer(layer.root, layer.added, layer.removed);
+            trees = trees.settle(merge.unsettled, Settled::default());
             pages.push(layer.pages);
         }
         if !direct.is_empty() {

@@ -7,6 +7,7 @@ use shoal_base::{Lsn, Run};
 use shoal_common::error::{Error, Result};
 use shoal_common::injected_bug::{Bug, injected};
 use shoal_common::key::is_result;
+use shoal_common::leaf_entry::LeafEntry;
 use shoal_log::Record;
 use shoal_log::format::RecordKind;
 use shoal_tree::{Fate, Merge, Old};
@@ -98,6 +99,8 @@ pub(crate) struct ReplaceEntries<'a> {
     /// Objects with a deadline.
     expiring_added: u64,
     expiring_removed: u64,
+    /// Entries that shadow older ones unread (INV-27).
+    pub unsettled: u64,
     /// The change of the results of writes with a request id.
     pub results: ResultTotals,
     pub moved_values: u64,
@@ -116,6 +119,7 @@ impl<'a> ReplaceEntries<'a> {
             bytes_removed: 0,
             expiring_added: 0,
             expiring_removed: 0,
+            unsettled: 0,
             results: ResultTotals::default(),
             moved_values: 0,
             moved_bytes: 0,
@@ -131,6 +135,25 @@ impl<'a> ReplaceEntries<'a> {
             expiring: before.expiring.map(|count| left(count, self.expiring_added, self.expiring_removed)),
             ..before
         }
+    }
+
+    /// Puts the entry of a record above a plain one that is not read. The older value is estimated to be as long as the new one, so the
+    /// totals do not change.
+    ///
+    /// # Errors
+    /// As [`merge`](Merge::merge).
+    pub(crate) fn shadow_unread(&mut self, op: &Op, new: &mut Vec<u8>) -> Result<()> {
+        let What::Record(record) = &op.what else { unreachable!("only a record shadows an entry unread") };
+        self.checkpointer.closing.step()?;
+        self.progress.note(1);
+        self.progress.keep_pace();
+        let body = record.body_bytes();
+        let estimate = u16::try_from(op.value_bytes).unwrap_or(u16::MAX);
+        assert!(u64::from(estimate) == op.value_bytes, "a value in a leaf is short (INV-27)");
+        self.unsettled += 1;
+        self.expiring_added += u64::from(end_of(body).is_some());
+        LeafEntry { version: record.lsn().0, estimate: Some(estimate), body }.encode(new);
+        Ok(())
     }
 
     /// Notes an entry that the tree loses to version `by` of the same key.

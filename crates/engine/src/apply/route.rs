@@ -2,17 +2,20 @@
 //!
 //! A leaf of the base that meets many records is rewritten: each record costs a fraction of a page. Sparse records would cost a page each,
 //! so they become a layer. A record goes into the base only if no layer holds its key (INV-30): an entry of a layer would shadow it. One
-//! probe of the filters answers both this and which leaves may hold the replaced entry: mostly none, so a new key costs no read.
+//! probe of the filters answers both this and which leaves may hold the replaced entry: mostly none, so a new key costs no read. An entry of
+//! a *plain* leaf frees nothing if it is replaced: a value that stays in its leaf shadows it unread (INV-27).
 
 use shoal_base::Lsn;
 use shoal_common::error::{Error, Result};
 use shoal_common::injected_bug::{Bug, injected};
-use shoal_common::key::is_reserved;
+use shoal_common::key::{is_reserved, is_result};
+use shoal_common::leaf_entry::{ESTIMATE_BYTES, is_inline, is_plain};
 use shoal_log::{FETCHED, fetch};
 use shoal_space_manager::TREE_BLOCKS_PER_RECORD;
 use shoal_tree::layers::{Trees, is_tombstone, tombstone};
 use shoal_tree::{
-    Fate, LeafFinder, LeafPlace, Merge, Old, PageRef, PageSource, Probe, ReadHint, Root, Tree, TreeWriter,
+    ENTRY_BYTES_MAX, Fate, LeafFinder, LeafPlace, Merge, Old, PageRef, PageSource, Probe, ReadHint, Root,
+    Tree, TreeWriter,
 };
 
 use crate::apply::progress::Progress;
@@ -35,6 +38,8 @@ enum OldLeaf {
     },
     /// The page that would name the leaf is damaged.
     Unknown,
+    /// The replaced entry frees nothing, and is shadowed unread.
+    Unread,
 }
 
 /// The operations of an apply by destination; each list in the order of the keys.
@@ -62,6 +67,18 @@ enum Destination {
     Layer,
     /// Into the base if enough other operations go to the same leaf.
     Open,
+}
+
+/// The leaves that may hold the key of one operation, the newest tree's first.
+#[derive(Default)]
+struct Candidates {
+    leaves: Vec<OldLeaf>,
+    in_layer: bool,
+    in_base: bool,
+    /// True if none of the leaves has an entry that owns blocks or has a deadline, or a tombstone.
+    are_plain: bool,
+    /// Damaged layers of one leaf that were met before.
+    damaged: Vec<PageRef>,
 }
 
 /// The destinations of operations, in the order of the keys. Neighbours that go to one leaf form a group, which is decided once it is
@@ -98,9 +115,17 @@ impl Destinations {
         self.of_ops.push(destination);
     }
 
-    /// Notes that `leaf` may hold the entry that the next operation replaces.
-    fn note_old(&mut self, leaf: OldLeaf) {
-        self.old.push((self.of_ops.len(), leaf));
+    /// Notes the leaves that may hold the entry that the next operation replaces. If it probably exists and nothing outside of leaves can
+    /// be freed, `op` shadows it unread. Only the filter of one leaf of the base may be wrong about the existence: this bounds the error of
+    /// the number of keys.
+    fn note_old(&mut self, op: &Op, old: &mut Candidates) {
+        let is_unread = old.in_base && old.are_plain && may_shadow_unread(op);
+        let number = self.of_ops.len();
+        if is_unread {
+            old.leaves.clear();
+            self.old.push((number, OldLeaf::Unread));
+        }
+        self.old.extend(old.leaves.drain(..).map(|leaf| (number, leaf)));
     }
 
     /// Decides the last group. An operation with an unknown leaf goes into the base, as does one whose leaf meets many.
@@ -196,6 +221,7 @@ impl Checkpointer {
         let mut finders: Vec<_> = roots.map(|&root| LeafFinder::new(tree, source, root)).collect();
         let dense = if self.has_room_for_layer(ops) { self.tuning.dense_records } else { 0 };
         let mut destinations = Destinations::new(ops.len(), dense);
+        let mut old = Candidates::default();
         for (at, op) in ops.iter().enumerate() {
             if at % FETCHED == 0 {
                 fetch(ops[at..].iter().take(FETCHED).filter_map(Op::record));
@@ -207,24 +233,35 @@ impl Checkpointer {
                 continue;
             }
             let probe = Probe::unexpected(tree, key);
-            let (mut leaf, mut in_layer) = (None, false);
-            for (number, _) in trees.at(key) {
+            let mut leaf = None;
+            (old.in_layer, old.in_base, old.are_plain) = (false, false, true);
+            for (number, root) in trees.at(key) {
                 let is_layer = number < trees.layers.list.len();
-                let old = match finders[number].find(&probe).await? {
+                let (place, plain) = match finders[number].find(&probe).await? {
                     LeafPlace::None => continue,
-                    LeafPlace::Leaf { page, may_hold } => {
+                    LeafPlace::Leaf { page, mut may_hold, mut is_plain } => {
                         leaf = if is_layer { leaf } else { Some(page) };
+                        // A layer of one leaf has no filter: the leaf itself is asked, but a damaged one only once.
+                        if is_layer && root.height == 1 && !old.damaged.contains(&page) {
+                            match ask_leaf(tree, &source, page, &probe).await? {
+                                Some(answer) => (may_hold, is_plain) = answer,
+                                None => old.damaged.push(page),
+                            }
+                        }
                         if !may_hold {
                             continue;
                         }
-                        OldLeaf::Of { is_layer, page }
+                        (OldLeaf::Of { is_layer, page }, is_plain || injected(Bug::OwnersUnread))
                     }
-                    LeafPlace::Unknown(_) => OldLeaf::Unknown,
+                    LeafPlace::Unknown(_) => (OldLeaf::Unknown, false),
                 };
-                in_layer |= is_layer;
-                destinations.note_old(old);
+                old.in_layer |= is_layer;
+                old.in_base |= !is_layer;
+                old.are_plain &= plain;
+                old.leaves.push(place);
             }
-            let is_free = !in_layer || injected(Bug::DirectBesideLayer);
+            destinations.note_old(op, &mut old);
+            let is_free = !old.in_layer || injected(Bug::DirectBesideLayer);
             destinations.note(if is_free { Destination::Open } else { Destination::Layer }, leaf);
         }
         destinations.decide();
@@ -287,6 +324,12 @@ impl Checkpointer {
             }
             let leaves;
             (leaves, old) = old.split_at(old.iter().take_while(|(op, _)| *op == number).count());
+            if let [(_, OldLeaf::Unread)] = leaves {
+                new.clear();
+                merge.shadow_unread(op, &mut new)?;
+                writer.push(op.key(), &new).await?;
+                continue;
+            }
             let settled = settle(tree, &source, op.key(), leaves).await?;
             let old = match &settled {
                 Settled::Absent => Old::Absent,
@@ -309,6 +352,35 @@ impl Checkpointer {
             }
         }
         Ok((writer.finish().await?, added, removed))
+    }
+}
+
+/// Returns true if an operation may shadow a plain entry unread: the put of a value that stays in its leaf, with room for the estimate.
+/// Results are counted exactly.
+fn may_shadow_unread(op: &Op) -> bool {
+    let What::Record(record) = &op.what else { return false };
+    let body = record.body_bytes();
+    op.body.is_none()
+        && op.deletes().is_none()
+        && is_inline(body)
+        && !is_result(op.key())
+        && op.key().len() + size_of::<Lsn>() + ESTIMATE_BYTES + body.len() <= ENTRY_BYTES_MAX
+}
+
+/// Returns true if a leaf has the key, and true if its entry for the key is plain; `None` if the leaf is damaged.
+///
+/// # Errors
+/// As the device.
+async fn ask_leaf<S: PageSource>(
+    tree: Tree,
+    source: &S,
+    page: PageRef,
+    probe: &Probe<'_>,
+) -> Result<Option<(bool, bool)>> {
+    match tree.lookup_leaf(source, page, probe).await {
+        Ok(found) => Ok(Some((found.is_some(), found.is_some_and(|found| is_plain(&found))))),
+        Err(Error::Corrupt { .. }) => Ok(None),
+        Err(error) => Err(error),
     }
 }
 
@@ -351,7 +423,7 @@ impl OldLeaf {
     fn page(&self) -> Option<PageRef> {
         match self {
             Self::Of { page, .. } => Some(*page),
-            Self::Unknown => None,
+            Self::Unknown | Self::Unread => None,
         }
     }
 }

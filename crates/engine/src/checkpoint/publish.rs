@@ -6,7 +6,7 @@ use std::sync::Arc;
 use shoal_base::{Lsn, Run, TabletId};
 use shoal_common::error::{Error, Result};
 use shoal_common::injected_bug::{Bug, injected};
-use shoal_image::features::LAYERS;
+use shoal_image::features::{LAYERS, UNSETTLED};
 use shoal_image::layout::Layout;
 use shoal_image::losses::Losses;
 use shoal_image::superblock::Superblock;
@@ -197,7 +197,7 @@ impl Checkpointer {
 fn set_tablet(next: &mut Superblock, change: TabletChange) -> Result<()> {
     let TabletChange { id, root, layers, applied, totals, has_filters } = change;
     if has_filters {
-        next.features.incompatible |= LAYERS;
+        next.features.incompatible |= LAYERS | UNSETTLED;
     }
     let record = next.tablets.get_mut(usize::from(id.0));
     let record = record.ok_or_else(|| Error::Invalid(format!("there is no tablet {id}")))?;

@@ -3,8 +3,8 @@
 //! A slice reads the entries of the compacted layers from the frontier on, applies them to the base, and is published with the new
 //! frontier (INV-28), so a crash loses at most one slice. The blocks that an entry shadows were freed when its layer was written
 //! (INV-27), so a compaction frees pages only: the pages of the base that it replaces and, after the last slice, the pages of the
-//! layers. Applies run concurrently; layers that they write wait for the next compaction. If an apply changes the base during a
-//! slice, the slice is applied again to the new base while no apply runs.
+//! layers. Unsettled entries meet the older ones here, which makes the totals exact. Applies run concurrently; layers that they write wait
+//! for the next compaction. If an apply changes the base during a slice, the slice is applied again to the new base while no apply runs.
 //!
 //! A layer that cannot be read is a barrier (INV-34), because entries below it may be older than its own. It stays, and reads of its
 //! damaged ranges fail, until a repair gives it up. The layers above it are compacted with each other, which bounds their number.
@@ -20,7 +20,8 @@ use shoal_common::damaged_range;
 use shoal_common::error::{Error, Result};
 use shoal_common::injected_bug::{Bug, injected};
 use shoal_common::key::is_reserved;
-use shoal_tree::layers::cursor::TreesCursor;
+use shoal_tree::layers::cursor::{CompactedEntry, TreesCursor};
+use shoal_tree::layers::settled::{Settled, with_estimate};
 use shoal_tree::layers::{LAYERS_MAX, Layers, Trees, is_tombstone, tombstone, version_of};
 use shoal_tree::{Fate, Gap, LeafFinder, LeafPlace, Merge, Old, Probe, Root, TreeWriter};
 
@@ -29,6 +30,7 @@ use crate::checkpoint::new_tree::NewTree;
 use crate::compaction::choice::Step;
 pub(crate) use crate::compaction::choice::Wanted;
 use shoal_space_manager::{ReadEpoch, Reservation, TREE_BLOCKS_PER_RECORD};
+use shoal_value::packed::Totals;
 
 use crate::counters::OperationCounters;
 use crate::tablet::damage::Unread;
@@ -47,10 +49,15 @@ const ENTRIES_FOR_ROOM_MAX: u64 = 1 << 18;
 struct CompactionOp {
     key: Bytes,
     entry: Option<Bytes>,
+    /// The estimate of the oldest entry of the layers, if it is unsettled.
+    estimate: Option<u16>,
 }
 
 /// Puts the entries of layers in place of those of the base.
-struct TakeEntries;
+#[derive(Default)]
+struct TakeEntries {
+    settled: Settled,
+}
 
 impl Merge for TakeEntries {
     type Op = CompactionOp;
@@ -60,6 +67,14 @@ impl Merge for TakeEntries {
     }
 
     fn merge(&mut self, op: &CompactionOp, old: Old<'_>, new: &mut Vec<u8>) -> Result<Fate> {
+        match (op.estimate, old) {
+            (None, _) => {}
+            _ if injected(Bug::EstimatesKept) => {}
+            (Some(estimate), Old::Present(old)) => self.settled.meet(estimate, Some(old)),
+            (Some(estimate), Old::Absent) => self.settled.meet(estimate, None),
+            // A repair counts.
+            (Some(_), Old::Lost) => self.settled.entries += 1,
+        }
         let Some(entry) = &op.entry else { return Ok(Fate::Delete) };
         assert!(!is_tombstone(entry), "a tombstone goes into the base (INV-31)");
         if let Old::Present(old) = old {
@@ -83,6 +98,8 @@ struct Slice {
     next: Option<Vec<u8>>,
     /// The damage of the layers after the last entry.
     gaps: Vec<Gap>,
+    /// Entries that met older ones of the same layers.
+    settled: Settled,
 }
 
 /// A slice with its layers, and the room for the pages of the base.
@@ -99,6 +116,8 @@ struct NewBase<'a> {
     root: Root,
     /// The new pages, if any.
     pages: Vec<Pages<'a>>,
+    /// Entries that met those of the base.
+    settled: Settled,
     /// Prevents the reuse of blocks of the base (R16), so that equal roots mean the same base.
     _epoch: Arc<ReadEpoch>,
 }
@@ -309,13 +328,14 @@ impl Checkpointer {
         slice: &Slice,
     ) -> Result<NewBase<'_>> {
         let (of, mut root, mut pages) = (trees.base, trees.base, Vec::new());
+        let mut merge = TakeEntries::default();
         if !slice.ops.is_empty() {
             let at = (tablet, &trees, applied);
-            let (merged, written) = self.merge_tree(at, unread, &mut TakeEntries, &slice.ops).await?;
+            let (merged, written) = self.merge_tree(at, unread, &mut merge, &slice.ops).await?;
             root = merged;
             pages.push(written);
         }
-        Ok(NewBase { of, root, pages, _epoch: epoch })
+        Ok(NewBase { of, root, pages, settled: merge.settled, _epoch: epoch })
     }
 
     /// Publishes a slice; `early` is a base that contains it already. The caller holds the applier's turn.
@@ -351,7 +371,9 @@ impl Checkpointer {
                 self.put_into_base(tablet, of, unread, &slice).await?
             }
         };
-        let NewBase { root: base, pages, .. } = new_base;
+        let NewBase { root: base, pages, mut settled, .. } = new_base;
+        settled.add(slice.settled);
+        layers.settle(0, settled);
         let is_last = slice.next.is_none();
         let pages_written: u64 =
             pages.iter().flat_map(|pages: &Pages<'_>| &pages.taken).map(|run| u64::from(run.blocks)).sum();
@@ -367,11 +389,12 @@ impl Checkpointer {
             layers.list.truncate(layers.list.len() - layers.compacting);
             (layers.compacting, layers.frontier) = (0, Vec::new());
             if layers.list.is_empty() {
-                layers.live = 0;
+                (layers.live, layers.unsettled) = (0, 0);
             }
         }
         let trees = Trees { base, layers: Arc::new(layers) };
-        let new = NewTree::new(trees, view.applied, view.totals);
+        let value_bytes = settled.value_bytes(view.totals.value_bytes);
+        let new = NewTree::new(trees, view.applied, Totals { value_bytes, ..view.totals });
         self.publish_tree(tablet, NewTree { pages, freed, ..new }).await?;
         tracing::debug!(
             "tablet {}: compacted {bytes} bytes of layers, {} pages of the base written; last slice: {is_last}",
@@ -428,16 +451,17 @@ impl Checkpointer {
             cursor = cursor.past_damage();
         }
         cursor.approach(&layers.frontier);
-        let mut slice = Slice { ops: Vec::new(), bytes: 0, next: None, gaps: Vec::new() };
+        let settled = Settled::default();
+        let mut slice = Slice { ops: Vec::new(), bytes: 0, next: None, gaps: Vec::new(), settled };
         loop {
-            let item = cursor.next_with_tombstones().await?;
+            let item = cursor.next_compacted().await?;
             slice.gaps.extend(cursor.take_gaps());
             if !slice.gaps.is_empty() && !gives_up {
                 // The entries before the damage can be compacted; the next slice meets the damage again.
                 slice.next = Some(slice.ops.last().map_or(layers.frontier.clone(), |op| behind(&op.key)));
                 return Ok(slice);
             }
-            let Some((key, found)) = item else { return Ok(slice) };
+            let Some(CompactedEntry { key, found, unsettled }) = item else { return Ok(slice) };
             // The entries of a forged leaf may be in any order.
             let is_next = match slice.ops.last() {
                 Some(last) => last.key[..] < key[..],
@@ -449,9 +473,14 @@ impl Checkpointer {
                 let what = "the keys of a layer are not in order (INV-28)".into();
                 return Err(Error::Corrupt { what, block });
             }
-            let entry = (!is_tombstone(&found)).then(|| Bytes::copy_from_slice(&found));
+            let entry = (!is_tombstone(&found)).then(|| {
+                let mut entry = Vec::with_capacity(found.len());
+                with_estimate(&found, None, &mut entry);
+                Bytes::from(entry)
+            });
             slice.bytes += (key.len() + found.len()) as u64;
-            slice.ops.push(CompactionOp { key: key.into(), entry });
+            slice.settled.add(unsettled.settled);
+            slice.ops.push(CompactionOp { key: key.into(), entry, estimate: unsettled.estimate });
             if slice.bytes >= bytes_max {
                 slice.next = slice.ops.last().map(|op| behind(&op.key));
                 return Ok(slice);
@@ -537,7 +566,7 @@ impl Checkpointer {
         let written = self.write_compacted(tablet, applied, of_newest, &mut sink).await;
         // R8: also after an error, the blocks are free only after the writes to them have finished.
         let finished = sink.finish().await;
-        let Some((root, bytes)) = written.map_err(|error| self.apply_failed(&error))? else {
+        let Some((root, bytes, settled)) = written.map_err(|error| self.apply_failed(&error))? else {
             // Retry with one layer less.
             *tablet.unreadable.lock() = newest.last().map(|&root| (root, self.now_ns()));
             return Ok(Compacted::Some(0));
@@ -560,8 +589,10 @@ impl Checkpointer {
         layers.list.splice(at..at + count, root.page.is_some().then_some(root));
         assert!(compacting <= layers.compacting, "the frontier is that of these layers (INV-28)");
         layers.compacting -= compacting;
+        layers.settle(0, settled);
         let trees = Trees { layers: Arc::new(layers), ..now.trees.clone() };
-        let new = NewTree::new(trees, now.applied, now.totals);
+        let value_bytes = settled.value_bytes(now.totals.value_bytes);
+        let new = NewTree::new(trees, now.applied, Totals { value_bytes, ..now.totals });
         self.publish_tree(tablet, NewTree { pages: vec![pages], freed, ..new }).await?;
         self.pay(tablet, &now.trees, Some(root.entries));
         tracing::debug!("tablet {}: {count} layers became one of {} entries", tablet.id, root.entries);
@@ -577,19 +608,22 @@ impl Checkpointer {
         applied: Lsn,
         newest: Layers,
         sink: &mut PoolSink<'_>,
-    ) -> Result<Option<(Root, u64)>> {
+    ) -> Result<Option<(Root, u64, Settled)>> {
         let mut cursor = self.cursor_over(tablet, newest);
         cursor.approach(&[]);
         let mut writer = TreeWriter::new(tree_of(self.identity, tablet.id), applied, sink);
-        let mut bytes = 0;
-        while let Some((key, found)) = cursor.next_with_tombstones().await? {
+        let (mut bytes, mut settled, mut entry) = (0, Settled::default(), Vec::new());
+        while let Some(CompactedEntry { key, found, unsettled }) = cursor.next_compacted().await? {
             bytes += (key.len() + found.len()) as u64;
-            writer.push(&key, &found).await?;
+            settled.add(unsettled.settled);
+            entry.clear();
+            with_estimate(&found, unsettled.estimate, &mut entry);
+            writer.push(&key, &entry).await?;
         }
         if !cursor.take_gaps().is_empty() {
             return Ok(None);
         }
-        Ok(Some((writer.finish().await?, bytes)))
+        Ok(Some((writer.finish().await?, bytes, settled)))
     }
 
     /// Takes the keys out of the trees below a damaged layer that it may have held: their entries are older, and the blocks that
@@ -640,8 +674,10 @@ impl Checkpointer {
         gone.sort_unstable();
         gone.dedup();
         if !gone.is_empty() {
-            let ops: Vec<CompactionOp> =
-                gone.iter().map(|key| CompactionOp { key: key.clone(), entry: None }).collect();
+            let ops: Vec<CompactionOp> = gone
+                .iter()
+                .map(|key| CompactionOp { key: key.clone(), entry: None, estimate: None })
+                .collect();
             self.drop_from_trees(tablet, view, &ops).await?;
         }
         Ok(GivenUp { ranges, keys: gone })

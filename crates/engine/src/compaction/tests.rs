@@ -346,3 +346,54 @@ fn a_full_device_answers_every_writer_while_applies_pause() {
     drop(store);
     assert_eq!(checked(&device, false).problem_count, 0);
 }
+
+/// An absent key that the filters pass is shadowed unread, and counted once the compaction finds nothing below it (INV-27).
+#[test]
+fn a_key_that_only_a_filter_has_is_counted_by_the_compaction() {
+    let (_, device) = formatted(1 << 14, 1, 1 << 12);
+    let mut options = options();
+    let tuning = &mut options.tuning;
+    (tuning.layers_from, tuning.dense_records, tuning.layer_records_min) = (0, 1 << 20, 1);
+    tuning.merge_permille = 1_000_000;
+    let store = block_on(Store::open(device.clone(), options, environment())).unwrap();
+    let (checkpointer, tablet) = (&store.0.checkpointer, &store.0.tablets.all()[0]);
+    (0..1_000).for_each(|which| put(&store, &key(which), [1; 50]));
+    block_on(checkpointer.apply_alone(tablet)).unwrap();
+    let tree = tree_of(checkpointer.identity, tablet.id);
+    let passed = (1_000..).find(|&which| {
+        let base = tablet.view().trees.base;
+        let mut finder = LeafFinder::new(tree, PoolPages::new(&checkpointer.pool), base);
+        let place = block_on(finder.find(&Probe::unexpected(tree, key(which).encoded()))).unwrap();
+        matches!(place, LeafPlace::Leaf { may_hold: true, is_plain: true, .. })
+    });
+    let counts = || {
+        let view = tablet.view();
+        (view.trees.live(), view.trees.layers.unsettled, view.totals.value_bytes)
+    };
+    assert_eq!(counts(), (1_000, 0, 50_000));
+    // It, an overwritten one, and a new one.
+    put(&store, &key(passed.unwrap()), [2; 70]);
+    put(&store, &key(3), [2; 60]);
+    put(&store, &key("!"), [2; 10]);
+    block_on(checkpointer.apply_alone(tablet)).unwrap();
+    assert_eq!(counts(), (1_001, 2, 50_010), "the values that are shadowed count as equally long");
+    // Deleted above the layer: the delete reads only the layer.
+    block_on(store.delete(&key(passed.unwrap()), RejectRules::default())).unwrap();
+    block_on(checkpointer.apply_alone(tablet)).unwrap();
+    assert_eq!(counts(), (1_000, 2, 50_010 - 70));
+    let layers = || tablet.view().trees.layers.list.len();
+    let (trees, before) = (tablet.view().trees.clone(), layers());
+    assert!(before >= 2);
+    let claim = tablet.compactions.claim_layers(&trees.layers.list[..2]);
+    block_on(checkpointer.compact_newest(tablet, &trees, tablet.view().applied, 2)).unwrap();
+    drop(claim);
+    assert_eq!(layers(), before - 1);
+    assert_eq!(counts(), (1_000, 2, 50_010 - 70), "nothing is settled among the layers");
+    while layers() > 0 {
+        block_on(checkpointer.compact_some(tablet, Wanted::ByForce)).unwrap();
+    }
+    assert_eq!(counts(), (1_001, 0, 50_020));
+    block_on(store.close()).unwrap();
+    drop(store);
+    assert!(checked(&device, false).is_clean());
+}

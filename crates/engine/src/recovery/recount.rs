@@ -9,6 +9,7 @@ use shoal_common::error::Result;
 use shoal_common::key::is_reserved;
 use shoal_pool::Pool;
 use shoal_tree::layers::Trees;
+use shoal_tree::layers::settled::Settled;
 use shoal_tree::{PageRef, Problem, Tree, Visitor};
 use shoal_value::packed::{RUN_BLOCKS_MAX, RunEntry, Totals, block_of_run_key};
 use shoal_value::{Entry, Home, decode_leaf_entry};
@@ -36,6 +37,8 @@ pub(crate) struct TreeCount {
     runs: BTreeMap<u64, RunEntry>,
     value_bytes: u64,
     expiring: u64,
+    /// The difference that settling all entries would make.
+    pub unsettled: Settled,
 }
 
 impl TreeCount {
@@ -76,8 +79,8 @@ impl TreeCount {
 
     /// The totals that the superblock should have if the liveness is right.
     pub(crate) fn totals(&self) -> Totals {
-        let mut totals =
-            Totals { value_bytes: self.value_bytes, expiring: Some(self.expiring), ..Totals::default() };
+        let value_bytes = self.value_bytes.saturating_add_signed(-self.unsettled.bytes);
+        let mut totals = Totals { value_bytes, expiring: Some(self.expiring), ..Totals::default() };
         self.runs.values().for_each(|entry| totals.add_run(entry));
         totals
     }
@@ -195,17 +198,19 @@ impl Visitor for Recount {
 /// The result of counting a tablet.
 #[derive(Debug, Default)]
 pub(crate) struct Counted {
-    /// Keys that exist, as far as the pages can be read.
+    /// Keys that exist, as far as the pages can be read, by the estimates of unsettled entries.
     live: u64,
+    unsettled: u64,
     /// The changes that correct the liveness of packed runs.
     corrections: LivenessOps,
     totals: Totals,
 }
 
 impl Counted {
-    /// The result of a walk that counted `count` and found `live` keys. `is_whole`: it could read all pages and entries.
+    /// The result of a walk that counted `count`, and `live` keys by estimates. `is_whole`: it could read all pages and entries.
     pub(crate) fn new(count: &TreeCount, live: u64, is_whole: bool) -> Self {
-        Self { live, corrections: count.corrections(is_whole), totals: count.totals() }
+        let unsettled = count.unsettled.entries;
+        Self { live, unsettled, corrections: count.corrections(is_whole), totals: count.totals() }
     }
 }
 
@@ -231,10 +236,11 @@ pub(crate) async fn recount_tablet(
     let live = counted.live + hidden;
     let (ops, totals) = (counted.corrections, counted.totals);
     let wrong = ops.len();
-    if ops.is_empty() && totals == view.totals && live == view.trees.live() {
+    let is_settled = counted.unsettled == view.trees.layers.unsettled;
+    if ops.is_empty() && totals == view.totals && live == view.trees.live() && is_settled {
         return Ok(0);
     }
-    let mut new = NewTree::new(view.trees.with_live(live), view.applied, totals);
+    let mut new = NewTree::new(view.trees.with_counted(live, counted.unsettled), view.applied, totals);
     checkpointer.merge_liveness(tablet, &mut new, checkpointer.unread(), ops).await?;
     checkpointer.publish_tree(tablet, new).await?;
     Ok(wrong)
@@ -249,14 +255,15 @@ async fn count_now(checkpointer: &Checkpointer, id: TabletId, trees: &Trees) -> 
     Ok(Counted::new(&count, live, is_whole))
 }
 
-/// Walks over trees; returns the counts, the number of keys, and true if all pages and entries could be read.
+/// Walks over trees; returns the counts, the number of keys by estimates, and true if all pages and entries could be read.
 ///
 /// # Errors
 /// None of the device: damage and failed reads make the trees not whole.
 pub(crate) async fn count_trees(pool: &Pool, tree: Tree, trees: &Trees) -> Result<(TreeCount, u64, bool)> {
     let mut recount = Recount::default();
     let walked = trees.walk(tree, &PoolPages::new(pool).of_pass(), &mut recount).await?;
-    Ok((recount.count, walked.live, recount.unreadable == 0))
+    recount.count.unsettled = walked.unsettled;
+    Ok((recount.count, walked.counted(), recount.unreadable == 0))
 }
 
 #[cfg(test)]

@@ -20,6 +20,9 @@ pub struct StoreStat {
     /// Objects in the trees, expired ones that are not deleted yet included; objects only in the memtables are not
     /// counted.
     pub objects: u64,
+    /// Writes of existing objects that count by estimate: until a compaction, each may be a new object, and have replaced a value of another
+    /// length.
+    pub unsettled: u64,
     /// The number of `objects` with a deadline; 0 also if some tablet did not count them.
     pub expiring: u64,
     /// Stored results of writes with a request id, which are no objects. Approximate: a result in a memtable may
@@ -244,6 +247,7 @@ impl StoreStat {
     fn store_figures(&self) -> Vec<(&'static str, &'static str, u64)> {
         vec![
             ("store.tablets", "count", u64::from(self.tablets)),
+            ("objects.estimated", "count", self.unsettled),
             ("objects.expiring", "count", self.expiring),
             ("objects.value_bytes", "bytes", self.value_bytes_with_log()),
             ("results", "count", self.results),
@@ -506,6 +510,7 @@ impl Store {
             stat.layers += layers;
             stat.layers_most = stat.layers_most.max(layers);
             stat.layer_entries += view.trees.layers.entries();
+            stat.unsettled += view.trees.layers.unsettled;
             for memtable in view.frozen.iter().chain([&view.active]) {
                 let written = memtable.written(KEYS_SAMPLED);
                 stat.log_puts += written.puts;

@@ -140,7 +140,7 @@ pub(crate) fn lists(image: &Image) -> Vec<List> {
             let (block, copies) = (number(record, (80, 8)), number(record, (92, 2)));
             let page = image.block(block);
             assert_eq!(page[4..6], *b"Sc");
-            let roots = page[48..].chunks(24).take(page[7].into());
+            let roots = page[56..].chunks(24).take(page[7].into());
             let roots = roots.map(|item| (number(item, (0, 8)), item[12])).collect();
             List { block, copies, roots, compacting: page[12].into() }
         })
@@ -170,7 +170,9 @@ pub(crate) fn pages(image: &Image, root: u64, height: u8) -> Vec<(u64, u8)> {
             };
             let (suffix, first) = length(item);
             let (_, second) = length(item + first);
-            found.push((number(page, (item + first + second + suffix, 6)), level - 1));
+            // The top bit marks a plain leaf.
+            let block = number(page, (item + first + second + suffix, 6)) & ((1 << 47) - 1);
+            found.push((block, level - 1));
         }
     }
     found
@@ -735,7 +737,7 @@ fn damage_above_maximum_layers() {
 
 // Compatibility.
 
-/// The first publish of a layer sets bit 0 of the incompatible features; a store without layers never has it. A program that does not know
+/// The first publish of a layer sets bits 0 and 3 of the incompatible features; a store without layers never has it. A program that does not know
 /// a bit refuses the store.
 #[test]
 fn layers_set_the_feature_flag() {
@@ -747,13 +749,13 @@ fn layers_set_the_feature_flag() {
     drop(store);
     assert_eq!((incompatible(&sim.image()), most_layers(&sim.image())), (0, 0), "a small store");
     let (image, objects) = subject();
-    assert_eq!(incompatible(&image), 1);
+    assert_eq!(incompatible(&image), 0b1001);
     assert!(lists(&image).iter().all(|list| list.compacting == 0));
     let mut odd = image.clone();
     for block in COPIES.concat() {
         let mut bytes = *odd.block(block);
         if bytes[..7] == *b"SHOALSB" {
-            bytes[172] |= 8;
+            bytes[172] |= 16;
             let crc = crc32c(&bytes[..BLOCK_BYTES - 4]);
             bytes[BLOCK_BYTES - 4..].copy_from_slice(&crc.to_le_bytes());
             odd.write(block, &bytes);
@@ -761,7 +763,7 @@ fn layers_set_the_feature_flag() {
     }
     let (sim, device) = quiet(&odd);
     let refused = open(&device, tiny_with_layers()).err().expect("it is refused").to_string();
-    assert!(refused.contains("does not have (bit 3)"), "{refused}");
+    assert!(refused.contains("does not have (bit 4)"), "{refused}");
     assert_eq!(sim.image(), odd, "nothing was changed");
     // A program that knows layers reads them with any thresholds.
     let (_, device) = quiet(&image);

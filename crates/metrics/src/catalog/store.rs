@@ -226,6 +226,13 @@ pub(super) const METRICS: &[MetricFamily] = &[
         read: |now, samples| now.stat(|stat| samples.count(stat.layer_entries)),
     },
     MetricFamily {
+        name: "shoal_estimated_objects",
+        kind: Kind::Gauge,
+        labels: &[],
+        help: "Objects that were overwritten unread: they count by estimate until a compaction",
+        read: |now, samples| now.stat(|stat| samples.count(stat.unsettled)),
+    },
+    MetricFamily {
         name: "shoal_layer_merges_total",
         kind: Kind::Counter,
         labels: &[],

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use shoal_common::error::{Error, Result};
 use shoal_common::injected_bug::{Bug, injected};
 
+use crate::layers::settled::Unsettled;
 use crate::layers::{Layers, Trees, is_tombstone};
 use crate::{Cursor, Found, Gap, KnownPages, LeafFinder, LeafPlace, PageRef, PageSource, Probe, Root, Tree};
 
@@ -17,6 +18,16 @@ type Item<P> = (Vec<u8>, Found<P>);
 
 /// A key, and the entry that decides; `None` for a tombstone, or if damage hides it.
 pub type DecidedKey<P> = (Vec<u8>, Option<Found<P>>);
+
+/// An entry or a tombstone of layers that decides, for a compaction.
+pub struct CompactedEntry<P> {
+    /// The key.
+    pub key: Vec<u8>,
+    /// Its bytes.
+    pub found: Found<P>,
+    /// All entries of the key in these trees.
+    pub unsettled: Unsettled,
+}
 
 /// An entry or a tombstone that decides, with its key and its place.
 pub struct PlacedEntry<P> {
@@ -53,6 +64,7 @@ struct Decided<P> {
     page: Option<PageRef>,
     /// True if the damage of a newer tree hides it.
     is_hidden: bool,
+    unsettled: Unsettled,
 }
 
 struct Source<S: PageSource> {
@@ -216,6 +228,15 @@ impl<S: PageSource + Clone> TreesCursor<S> {
         Ok(self.decided().await?.map(|Decided { key, found, .. }| (key, found)))
     }
 
+    /// The same with the unsettled entries of each key.
+    ///
+    /// # Errors
+    /// As [`next`](Self::next). A cursor must not be used after an error.
+    pub async fn next_compacted(&mut self) -> Result<Option<CompactedEntry<S::Page>>> {
+        let decided = self.decided().await?;
+        Ok(decided.map(|Decided { key, found, unsettled, .. }| CompactedEntry { key, found, unsettled }))
+    }
+
     /// The same with the place of each entry.
     ///
     /// # Errors
@@ -246,13 +267,13 @@ impl<S: PageSource + Clone> TreesCursor<S> {
 
     /// The next entry that decides, even if the damage of a newer tree hides it, or the damage before it.
     async fn step(&mut self) -> Result<Option<Next<Decided<S::Page>>>> {
-        let decided = |tree, Head { key, found, page }, is_hidden| match found {
-            Some(found) => Next::Entry(Decided { tree, key, found, page, is_hidden }),
+        let decided = |tree, Head { key, found, page }, is_hidden, unsettled| match found {
+            Some(found) => Next::Entry(Decided { tree, key, found, page, is_hidden, unsettled }),
             None => Next::Behind(key),
         };
         // The base alone needs no comparison.
         if let [_] = &self.sources[..] {
-            return Ok(self.head_of(0).await?.map(|head| decided(0, head, false)));
+            return Ok(self.head_of(0).await?.map(|head| decided(0, head, false, Unsettled::default())));
         }
         self.prime().await?;
         if let Some(decided) = self.step_in_memory() {
@@ -271,9 +292,13 @@ impl<S: PageSource + Clone> TreesCursor<S> {
                 continue;
             }
             // After an error the next call returns the entry.
+            let mut unsettled = self.entry_of(index).map(|found| Unsettled::new(found)).unwrap_or_default();
             while let Some(&older) = self.order.get(1)
                 && self.key_of(older) == self.key_of(index)
             {
+                if let Some(found) = self.entry_of(older) {
+                    unsettled.meet(found);
+                }
                 self.pull(older).await?;
                 self.order.remove(1);
                 self.put_in_order(older);
@@ -291,7 +316,7 @@ impl<S: PageSource + Clone> TreesCursor<S> {
             }
             // A damaged layer may hide every key of the tablet: the caller counts them.
             let is_hidden = self.is_hidden(index, &head.key).await?;
-            return Ok(Some(decided(index, head, is_hidden)));
+            return Ok(Some(decided(index, head, is_hidden, unsettled)));
         }
     }
 
@@ -315,7 +340,9 @@ impl<S: PageSource + Clone> TreesCursor<S> {
             self.order.remove(0);
             self.put_in_order(index);
         }
-        Some(Decided { tree: index, key, found: found?, page, is_hidden: false })
+        let found = found?;
+        let unsettled = Unsettled::new(&found);
+        Some(Decided { tree: index, key, found, page, is_hidden: false, unsettled })
     }
 
     /// Reads the first head of each tree.
@@ -335,6 +362,11 @@ impl<S: PageSource + Clone> TreesCursor<S> {
     /// Returns true if the head of a source is damage after which the read continues.
     fn is_damage(&self, index: usize) -> bool {
         self.sources[index].head.as_ref().is_some_and(|head| head.found.is_none())
+    }
+
+    /// The entry of the next item of a source; `None` at its end, and at damage.
+    fn entry_of(&self, index: usize) -> Option<&Found<S::Page>> {
+        self.sources[index].head.as_ref()?.found.as_ref()
     }
 
     /// The key of the next item of a source; `None` at its end.

@@ -4,12 +4,14 @@
 //! run* in the words of log-structured stores). Later the layers are compacted into the base, slice by slice
 //! (`crates/engine/src/compaction/mod.rs`). For each key the newest tree that has an entry decides (INV-26); an entry without a body is a
 //! tombstone: the key does not exist, regardless of older trees. An apply frees the value that an entry shadows in the same publish
-//! (INV-27), so blocks in use are those of deciding entries, and a compaction frees pages only.
+//! (INV-27), so blocks in use are those of deciding entries, and a compaction frees pages only. A value in a leaf frees nothing: its entry may
+//! be shadowed unread ([`settled`]).
 //!
 //! While layers are compacted, their entries below the frontier are ignored: the base has them (INV-28).
 
 pub mod cursor;
 pub mod page;
+pub mod settled;
 pub mod walk;
 
 use std::sync::Arc;
@@ -17,7 +19,9 @@ use std::sync::Arc;
 use shoal_base::Lsn;
 use shoal_common::error::{Error, Result};
 use shoal_common::injected_bug::{Bug, injected};
+use shoal_common::leaf_entry::{ESTIMATE_BYTES, LeafEntry};
 
+use crate::layers::settled::{Settled, estimate_of};
 use crate::{Found, Gap, NextPage, PageSource, Probe, Root, Step, Tree};
 
 /// Limit on the layers of a tablet (INV-33).
@@ -29,7 +33,9 @@ const TOMBSTONE_BYTES: usize = size_of::<u64>();
 /// Returns true if an entry of a layer is a tombstone: its key does not exist.
 #[inline]
 pub fn is_tombstone(entry: &[u8]) -> bool {
+    // A compaction may leave the estimate of an older entry in it.
     entry.len() == TOMBSTONE_BYTES
+        || entry.len() == TOMBSTONE_BYTES + ESTIMATE_BYTES && estimate_of(entry).is_some()
 }
 
 /// The tombstone of a layer for a key that the delete with this version removed.
@@ -41,7 +47,7 @@ pub fn tombstone(version: Lsn) -> [u8; TOMBSTONE_BYTES] {
 /// The version at the start of a tree's entry.
 #[inline]
 pub fn version_of(entry: &[u8]) -> u64 {
-    entry.first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes))
+    LeafEntry::split(entry).map_or(0, |entry| entry.version)
 }
 
 /// The reference to the page that lists a tablet's layers, as the superblock has it.
@@ -64,8 +70,10 @@ pub struct Layers {
     pub compacting: usize,
     /// Below this key the base holds the entries of the layers that are being compacted.
     pub frontier: Vec<u8>,
-    /// Keys that exist in all trees together; only used if there are layers.
+    /// Keys that exist in all trees together, by the estimates of unsettled entries; only used if there are layers.
     pub live: u64,
+    /// Unsettled entries of the layers that count (INV-27).
+    pub unsettled: u64,
     /// The page that stores the list.
     pub stored: Option<LayersRef>,
 }
@@ -93,6 +101,15 @@ impl Layers {
     #[inline]
     pub fn is_unreadable(&self) -> bool {
         self.list.iter().any(|root| root.entries == 0)
+    }
+
+    /// Counts `added` more unsettled entries, and others that were settled.
+    #[inline]
+    pub fn settle(&mut self, added: u64, settled: Settled) {
+        if !self.list.is_empty() {
+            self.unsettled = (self.unsettled + added).saturating_sub(settled.entries);
+            self.live += settled.absent;
+        }
     }
 
     /// Entries in all layers, tombstones included.
@@ -154,6 +171,14 @@ impl Trees {
         Self { base, layers }
     }
 
+    /// The same with `added` more unsettled entries, and with others that were settled.
+    #[inline]
+    pub fn settle(self, added: u64, settled: Settled) -> Self {
+        let Self { base, mut layers } = self;
+        Arc::make_mut(&mut layers).settle(added, settled);
+        Self { base, layers }
+    }
+
     /// The same with another base. The number of existing keys changes by the difference in the base's entries: no layer holds those keys.
     #[inline]
     pub fn with_base(&self, base: Root) -> Self {
@@ -165,12 +190,13 @@ impl Trees {
         Self { base, layers }
     }
 
-    /// The same with `live`, the counted number of existing keys.
+    /// The same with the counted numbers of existing keys and of unsettled entries.
     #[inline]
-    pub fn with_live(&self, live: u64) -> Self {
+    pub fn with_counted(&self, live: u64, unsettled: u64) -> Self {
         let Self { base, mut layers } = self.clone();
         if !layers.list.is_empty() {
-            Arc::make_mut(&mut layers).live = live;
+            let layers = Arc::make_mut(&mut layers);
+            (layers.live, layers.unsettled) = (live, unsettled);
         }
         Self { base, layers }
     }
@@ -351,7 +377,10 @@ mod tests {
         let layered = base.with_layer(root(2, 7), 4, 3);
         assert_eq!((layered.live(), layered.layers.entries()), (11, 7));
         assert_eq!(layered.with_base(root(3, 12)).live(), 13, "two keys more in the base");
-        assert_eq!(layered.with_live(9).live(), 9);
+        let counted = layered.clone().with_counted(9, 3);
+        assert_eq!((counted.live(), counted.layers.unsettled), (9, 3));
+        let settled = layered.settle(5, Settled { entries: 2, absent: 1, bytes: 7 });
+        assert_eq!((settled.live(), settled.layers.unsettled), (12, 3));
     }
 
     #[test]

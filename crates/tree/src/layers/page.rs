@@ -10,9 +10,12 @@ use crate::layers::{LAYERS_MAX, Layers, LayersRef};
 use crate::{ENTRIES_MAX, PageRef, Root, TREE_KEY_BYTES_MAX, Tree};
 
 const MAGIC: [u8; 2] = *b"Sc";
-const VERSION: u8 = 1;
-const HEADER_BYTES: usize = 48;
+const VERSION: u8 = 2;
+/// The header of version 1 has no `unsettled`.
+const HEADER_BYTES_1: usize = 48;
+const HEADER_BYTES: usize = 56;
 const ITEM_BYTES: usize = 24;
+const _: () = assert!(HEADER_BYTES_1 < HEADER_BYTES);
 const _: () = assert!(HEADER_BYTES + LAYERS_MAX * ITEM_BYTES + TREE_KEY_BYTES_MAX < BLOCK_BYTES);
 
 /// Copies of the page, so that a damaged one loses nothing.
@@ -28,7 +31,7 @@ pub fn encode(tree: Tree, layers: &Layers, lsn: Lsn, block: u64) -> (IoBuf, u32)
     bytes.extend_from_slice(&tree.tablet.0.to_le_bytes());
     bytes.extend_from_slice(&(layers.frontier.len() as u16).to_le_bytes());
     bytes.extend_from_slice(&[layers.compacting as u8, 0, 0, 0]);
-    for field in [block, lsn.0, tree.device, layers.live] {
+    for field in [block, lsn.0, tree.device, layers.live, layers.unsettled] {
         bytes.extend_from_slice(&field.to_le_bytes());
     }
     assert_eq!(bytes.len(), HEADER_BYTES, "the header ends here");
@@ -61,20 +64,22 @@ fn decode_fields(
 ) -> std::result::Result<Option<Layers>, Truncated> {
     let mut reader = Reader::new(bytes);
     let crc = reader.u32()?;
-    let head = (reader.bytes(2)?, reader.u8()?);
+    let (magic, version) = (reader.bytes(2)?, reader.u8()?);
     let count = usize::from(reader.u8()?);
     let tablet = reader.u16()?;
     let frontier_bytes = usize::from(reader.u16()?);
     let compacting = usize::from(reader.u8()?);
     reader.bytes(3)?;
     let (block, _lsn, device, live) = (reader.u64()?, reader.u64()?, reader.u64()?, reader.u64()?);
+    let unsettled = if version == 1 { 0 } else { reader.u64()? };
     let is_ours = crc == stored.crc
-        && head == (&MAGIC[..], VERSION)
+        && magic == MAGIC
+        && (1..=VERSION).contains(&version)
         && (block, device, tablet) == (stored.block, tree.device, tree.tablet.0);
     let is_sensible = count <= LAYERS_MAX
         && compacting <= count
         && frontier_bytes <= TREE_KEY_BYTES_MAX
-        && live <= ENTRIES_MAX;
+        && live.max(unsettled) <= ENTRIES_MAX;
     if !is_ours || !is_sensible {
         return Ok(None);
     }
@@ -90,7 +95,7 @@ fn decode_fields(
         list.push(Root { page: Some(page), height, entries });
     }
     let frontier = reader.bytes(frontier_bytes)?.to_vec();
-    Ok(Some(Layers { list, compacting, frontier, live, stored: Some(stored) }))
+    Ok(Some(Layers { list, compacting, frontier, live, unsettled, stored: Some(stored) }))
 }
 
 /// Reads the layers of a tablet; damaged copies are ignored. If no copy can be read, the list is one unreadable layer, so that every key of
@@ -162,6 +167,7 @@ mod tests {
             compacting: 2,
             frontier: b"default\0photos/17".to_vec(),
             live: 1 << 40,
+            unsettled: 1 << 41,
             stored: None,
         }
     }
@@ -172,7 +178,7 @@ mod tests {
         let stored = LayersRef { block: 64, crc, copies: 2 };
         let read = decode(TREE, stored, &bytes).unwrap();
         assert_eq!(read, Layers { stored: Some(stored), ..layers() });
-        assert_eq!(crc, GOLDEN_CRC, "the bytes of version 1 never change");
+        assert_eq!(crc, GOLDEN_CRC, "the bytes of version 2 never change");
         // Of another tablet, another store, another block; with a flipped bit.
         let others = [
             (Tree { tablet: TabletId(2), ..TREE }, stored),
@@ -188,16 +194,31 @@ mod tests {
         }
     }
 
+    /// A list of version 1 has a shorter header, and no unsettled entries.
+    #[test]
+    fn version_1_is_read() {
+        let (bytes, _) = encode(TREE, &layers(), Lsn(9), 64);
+        let mut old = [&bytes[..HEADER_BYTES_1], &bytes[HEADER_BYTES..], &[0; 8]].concat();
+        old[6] = 1;
+        let crc = crc32c(&old[4..]);
+        assert_eq!(crc, GOLDEN_CRC_1, "the bytes of version 1 never change");
+        old[..4].copy_from_slice(&crc.to_le_bytes());
+        let stored = LayersRef { block: 64, crc, copies: 2 };
+        let read = decode(TREE, stored, &old).unwrap();
+        assert_eq!(read, Layers { unsettled: 0, stored: Some(stored), ..layers() });
+    }
+
     /// The checksum may be right and the fields wrong: an edit by hand, or a bug.
     #[test]
     fn impossible_counts_are_rejected() {
         let mut many = layers();
         many.list[1].entries = ENTRIES_MAX + 1;
-        for wrong in [many, Layers { live: ENTRIES_MAX + 1, ..layers() }] {
+        let unsettled = Layers { unsettled: ENTRIES_MAX + 1, ..layers() };
+        for wrong in [many, unsettled, Layers { live: ENTRIES_MAX + 1, ..layers() }] {
             let (bytes, crc) = encode(TREE, &wrong, Lsn(9), 64);
             assert!(decode(TREE, LayersRef { block: 64, crc, copies: 2 }, &bytes).is_none());
         }
-        for (at, value) in [(7, 41), (7, 255), (11, 255), (12, 4), (4, 0), (6, 2)] {
+        for (at, value) in [(7, 41), (7, 255), (11, 255), (12, 4), (4, 0), (6, 0), (6, 3)] {
             let (mut bytes, _) = encode(TREE, &layers(), Lsn(9), 64);
             bytes[at] = value;
             let crc = crc32c(&bytes[4..]);
@@ -206,5 +227,6 @@ mod tests {
         }
     }
 
-    const GOLDEN_CRC: u32 = 2_102_206_907;
+    const GOLDEN_CRC_1: u32 = 2_102_206_907;
+    const GOLDEN_CRC: u32 = 283_549_988;
 }

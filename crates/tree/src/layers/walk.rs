@@ -6,6 +6,7 @@
 use shoal_common::error::Result;
 use shoal_common::injected_bug::{Bug, injected};
 
+use crate::layers::settled::{Settled, estimate_of};
 use crate::layers::{Layers, Trees, is_tombstone, version_of};
 use crate::{PageRef, PageSource, Problem, Root, Tree, Visitor};
 use shoal_common::key::is_reserved;
@@ -15,8 +16,17 @@ use shoal_common::key::is_reserved;
 pub struct WalkedTrees {
     /// Keys that exist, as far as the pages can be read.
     pub live: u64,
+    /// The difference that settling all entries would make now.
+    pub unsettled: Settled,
     /// The pages with a problem, and those marked "base lost", in the order in which the walk met them.
     pub damaged: Vec<DamagedPlace>,
+}
+
+impl WalkedTrees {
+    /// The number of keys by the estimates of unsettled entries, as the list of layers has it.
+    pub fn counted(&self) -> u64 {
+        self.live.saturating_sub(self.unsettled.absent)
+    }
 }
 
 /// A page that hides keys, or may do so.
@@ -77,6 +87,33 @@ impl Trees {
         Newer::Absent
     }
 
+    /// The difference that settling an entry of the layer of this number makes; none if damage hides older entries.
+    async fn unsettled<S: PageSource>(
+        &self,
+        tree: Tree,
+        source: &S,
+        number: usize,
+        (key, entry): (&[u8], &[u8]),
+    ) -> Settled {
+        let mut settled = Settled::default();
+        let estimate = estimate_of(entry).filter(|_| number < self.layers.list.len());
+        let Some(estimate) = estimate.filter(|_| key >= self.layers.valid_from(number)) else {
+            return settled;
+        };
+        for (older, root) in self.at(key).filter(|&(older, _)| older > number) {
+            match tree.lookup(source, root, &self.probe(tree, key, older)).await {
+                Ok(None) => {}
+                Ok(Some(found)) => {
+                    settled.meet(estimate, self.decide(older, found).as_deref());
+                    return settled;
+                }
+                Err(_) => return settled,
+            }
+        }
+        settled.meet(estimate, None);
+        settled
+    }
+
     /// Visits every page of all trees, and every entry that decides; returns the number of these entries.
     ///
     /// # Errors
@@ -126,7 +163,7 @@ impl<S: PageSource, V: Visitor> Visitor for Deciding<'_, S, V> {
         if list.is_empty() {
             self.walked.live += 1;
             self.visitor.entry(key, entry, page);
-        } else if self.number == list.len() || !is_tombstone(entry) {
+        } else if self.number == list.len() || !is_tombstone(entry) || estimate_of(entry).is_some() {
             self.waiting.push((key.to_vec(), entry.to_vec(), page));
         }
     }
@@ -153,10 +190,13 @@ impl<S: PageSource, V: Visitor> Visitor for Deciding<'_, S, V> {
                 );
                 self.problem(Problem { page, level: 0, what, low: key.clone() });
             }
-            if newer == Newer::Absent || injected(Bug::ShadowedOwn) {
+            let is_gone = self.number < self.trees.layers.list.len() && is_tombstone(&entry);
+            if !is_gone && (newer == Newer::Absent || injected(Bug::ShadowedOwn)) {
                 self.walked.live += 1;
                 self.visitor.entry(&key, &entry, page);
             }
+            let unsettled = self.trees.unsettled(self.tree, self.source, self.number, (&key, &entry)).await;
+            self.walked.unsettled.add(unsettled);
         }
         self.visitor.leaf_done().await
     }

@@ -23,6 +23,8 @@ pub enum LeafPlace {
         page: PageRef,
         /// False if the leaf certainly does not hold the key.
         may_hold: bool,
+        /// True if no entry of the leaf owns blocks outside of it or has a deadline, and none is a tombstone.
+        is_plain: bool,
     },
     /// The page above the leaf is damaged.
     Unknown(PageRef),
@@ -58,26 +60,26 @@ struct HeldLeaf {
     page: PageRef,
     /// The place of its filter in the page of level 1.
     filter: Range<usize>,
+    is_plain: bool,
 }
 
 /// The result of the search for a key.
 enum Holding<'a> {
     Nothing,
-    /// The leaf, and its filter unless the leaf is the root.
-    Leaf(PageRef, Option<&'a [u8]>),
+    /// The leaf, its filter unless the leaf is the root, and true if the leaf is plain.
+    Leaf(PageRef, Option<&'a [u8]>, bool),
     /// This page is damaged.
     Damage(PageRef),
 }
 
 impl<P: Deref<Target = [u8; BLOCK_BYTES]>> HeldPage<P> {
-    /// Returns the leaf of a key of this page, and the place of its filter.
-    fn leaf_of(&mut self, tree: Tree, key: &[u8]) -> std::result::Result<(PageRef, Range<usize>), Damage> {
-        if let Some(leaf) = &self.leaf
-            && (leaf.is_last || key < &self.leaf_high[..])
-        {
-            return Ok((leaf.page, leaf.filter.clone()));
-        }
-        let from = self.leaf.take().map_or(0, |leaf| leaf.index);
+    /// Returns the leaf of a key of this page.
+    fn leaf_of(&mut self, tree: Tree, key: &[u8]) -> std::result::Result<&HeldLeaf, Damage> {
+        let is_held = |leaf: &HeldLeaf| leaf.is_last || key < &self.leaf_high[..];
+        let from = match self.leaf.take() {
+            Some(leaf) if is_held(&leaf) => return Ok(self.leaf.insert(leaf)),
+            leaf => leaf.map_or(0, |leaf| leaf.index),
+        };
         let view = tree.parse(&self.page, self.at, 1)?;
         let index = view.child_from(from, key)?;
         let (child, filter) = view.child_and_filter(index)?;
@@ -86,8 +88,8 @@ impl<P: Deref<Target = [u8; BLOCK_BYTES]>> HeldPage<P> {
         if !is_last {
             view.separator(index + 1, &mut self.leaf_high)?;
         }
-        self.leaf = Some(HeldLeaf { index, is_last, page: child.page, filter: filter.clone() });
-        Ok((child.page, filter))
+        let is_plain = view.is_plain(index);
+        Ok(self.leaf.insert(HeldLeaf { index, is_last, page: child.page, filter, is_plain }))
     }
 }
 
@@ -103,8 +105,9 @@ impl<S: PageSource> LeafFinder<S> {
     /// As the device; damage is [`LeafPlace::Unknown`].
     pub async fn find(&mut self, probe: &Probe<'_>) -> Result<LeafPlace> {
         match self.hold(probe.key).await? {
-            Holding::Leaf(page, level_1) => {
-                Ok(LeafPlace::Leaf { page, may_hold: level_1.is_none_or(|filter| probe.may_be_in(filter)) })
+            Holding::Leaf(page, level_1, is_plain) => {
+                let may_hold = level_1.is_none_or(|filter| probe.may_be_in(filter));
+                Ok(LeafPlace::Leaf { page, may_hold, is_plain })
             }
             Holding::Nothing => Ok(LeafPlace::None),
             Holding::Damage(at) => Ok(LeafPlace::Unknown(at)),
@@ -117,7 +120,7 @@ impl<S: PageSource> LeafFinder<S> {
     /// As the device.
     pub async fn leaf_of(&mut self, key: &[u8]) -> Result<Option<PageRef>> {
         match self.hold(key).await? {
-            Holding::Leaf(page, _) => Ok(Some(page)),
+            Holding::Leaf(page, ..) => Ok(Some(page)),
             Holding::Nothing | Holding::Damage(_) => Ok(None),
         }
     }
@@ -129,7 +132,7 @@ impl<S: PageSource> LeafFinder<S> {
             Err(_) => return Ok(Holding::Damage(self.root.page.unwrap_or_default())),
         };
         if level == 0 {
-            return Ok(Holding::Leaf(top, None));
+            return Ok(Holding::Leaf(top, None, false));
         }
         let is_below = |high: &Option<Vec<u8>>| high.as_ref().is_none_or(|high| key < &high[..]);
         if let Some((damaged, _)) = self.damaged.as_ref().filter(|(_, high)| is_below(high)) {
@@ -141,10 +144,9 @@ impl<S: PageSource> LeafFinder<S> {
             return Ok(Holding::Damage(damaged));
         }
         let Some(held) = &mut self.held else { return Ok(Holding::Damage(top)) };
-        match held.leaf_of(self.tree, key) {
-            Ok((page, filter)) => Ok(Holding::Leaf(page, held.page.get(filter))),
-            Err(_) => Ok(Holding::Damage(held.at)),
-        }
+        let Ok(leaf) = held.leaf_of(self.tree, key) else { return Ok(Holding::Damage(held.at)) };
+        let (page, filter, is_plain) = (leaf.page, leaf.filter.clone(), leaf.is_plain);
+        Ok(Holding::Leaf(page, held.page.get(filter), is_plain))
     }
 
     /// Descends from the root to the page of level 1 that covers the key; returns the damaged page, if there is one.

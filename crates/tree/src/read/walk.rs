@@ -6,6 +6,7 @@ use std::ops::Deref;
 
 use shoal_base::BLOCK_BYTES;
 use shoal_common::error::{Error, Result};
+use shoal_common::leaf_entry;
 
 use crate::filter;
 use crate::format::Child;
@@ -72,6 +73,8 @@ struct Subtree {
     child: Child,
     /// Of a leaf, as its parent has it.
     filter: Vec<u8>,
+    /// True if its parent marks it as a plain leaf.
+    is_plain: bool,
     level: u8,
     low: Vec<u8>,
     high: Option<Vec<u8>>,
@@ -148,7 +151,8 @@ impl Tree {
             Ok(Some((page, level))) => {
                 let child = Child { page, entries: root.entries };
                 let filter = Vec::new();
-                walk.enter(Subtree { child, filter, level, low: Vec::new(), high: None }).await?;
+                let (low, high, is_plain) = (Vec::new(), None, false);
+                walk.enter(Subtree { child, filter, is_plain, level, low, high }).await?;
                 walk.run().await?;
             }
             Err(error) => walk.problem(root.page.unwrap_or_default(), 0, &[], error.to_string()),
@@ -266,7 +270,7 @@ impl<S: PageSource, V: Visitor> Walk<'_, S, V> {
         if let Ok(Some(bounds)) = view.lost() {
             self.visitor.lost(at, bounds.low, bounds.high);
         }
-        let mut is_denied = false;
+        let (mut is_denied, mut is_plain) = (false, true);
         for index in 0..view.count() {
             // The check of the page has reported an item that cannot be read.
             let Ok(item) = view.item(index) else { continue };
@@ -278,6 +282,7 @@ impl<S: PageSource, V: Visitor> Walk<'_, S, V> {
             self.key.extend_from_slice(item.suffix);
             is_denied |= !subtree.filter.is_empty()
                 && !filter::may_contain(&subtree.filter, filter::hash_of(self.tree.device, &self.key));
+            is_plain &= leaf_entry::is_plain(item.payload);
             self.walked.entries += 1;
             self.visitor.entry(&self.key, item.payload, at);
         }
@@ -288,6 +293,10 @@ impl<S: PageSource, V: Visitor> Walk<'_, S, V> {
                 &subtree.low,
                 "the filter of the page denies a key that the page holds".into(),
             );
+        }
+        if subtree.is_plain && !is_plain {
+            let what = "the page is marked as plain, and an entry owns blocks or has a deadline".into();
+            self.problem(at, 0, &subtree.low, what);
         }
     }
 
@@ -318,7 +327,8 @@ fn child_subtree(
         Some(high)
     };
     let (child, filter) = view.child_and_filter(index)?;
-    Ok(Subtree { child, filter: view.bytes_at(filter).to_vec(), level: parent.level - 1, low, high })
+    let (filter, is_plain) = (view.bytes_at(filter).to_vec(), view.is_plain(index));
+    Ok(Subtree { child, filter, is_plain, level: parent.level - 1, low, high })
 }
 
 fn unreadable(error: &Error) -> String {

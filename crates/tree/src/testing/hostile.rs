@@ -19,7 +19,7 @@ type Page = [u8; BLOCK_BYTES];
 /// More entries than one page can hold.
 const ENTRIES_MAX: usize = 5_000;
 /// First block of new pages: no page of an input names one of them.
-const NEW_BLOCKS: u64 = 1 << 47;
+const NEW_BLOCKS: u64 = 1 << 46;
 
 /// The pages of the tree: the hostile page, and the pages that an apply writes.
 #[derive(Clone, Default)]

@@ -53,7 +53,7 @@ fn a_finder_names_the_leaf_of_each_key_and_denies_most_absent_ones() {
     let mut passed = 0;
     for (key, entry) in &entries {
         let place = block_on(finder.find(&Probe::unexpected(TREE, key))).unwrap();
-        let LeafPlace::Leaf { page, may_hold: true } = place else { panic!("{place:?}") };
+        let LeafPlace::Leaf { page, may_hold: true, .. } = place else { panic!("{place:?}") };
         if entry.len() == 8 {
             let found =
                 block_on(TREE.lookup_leaf(&memory, page, &Probe::expected(TREE, key))).unwrap().unwrap();

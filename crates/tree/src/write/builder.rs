@@ -206,6 +206,11 @@ impl Builder {
         self.parts[0].items.clone().map(|index| self.key(index))
     }
 
+    /// The payloads of the first page.
+    pub(crate) fn first_payloads(&self) -> impl Iterator<Item = &[u8]> {
+        self.items[self.parts[0].items.clone()].iter().map(|item| self.payload(item))
+    }
+
     fn payload(&self, item: &Pending) -> &[u8] {
         let start = item.at + item.key_bytes;
         &self.arena[start..start + item.payload_bytes]

@@ -3,6 +3,7 @@
 use shoal_base::Lsn;
 use shoal_common::error::Result;
 use shoal_common::injected_bug::{Bug, injected};
+use shoal_common::leaf_entry::is_plain;
 
 use crate::filter;
 use crate::format::PageRef;
@@ -16,6 +17,8 @@ struct Completed {
     low: Vec<u8>,
     child: Child,
     filter: Vec<u8>,
+    /// True for a leaf whose entries own no blocks and have no deadline.
+    is_plain: bool,
 }
 
 /// See the top of the file.
@@ -128,6 +131,9 @@ impl<'a, K: PageSink> Levels<'a, K> {
         payload.clear();
         done.child.encode(&mut payload);
         payload.extend_from_slice(&done.filter);
+        if done.is_plain {
+            Child::mark_plain(&mut payload);
+        }
         let full = self.builder(level).push(&done.low, &[], &payload, done.child.entries);
         self.payload = payload;
         full
@@ -147,6 +153,7 @@ impl<'a, K: PageSink> Levels<'a, K> {
     /// Takes the first page of `level` out of its builder: writes it, or keeps the old page if nothing changed.
     async fn complete_first(&mut self, level: usize) -> Result<Completed> {
         let filter = self.filter_of_first(level);
+        let is_plain = !filter.is_empty() && self.builders[0].first_payloads().all(is_plain);
         if let Some(page) = self.builders[level].unchanged() {
             let builder = &mut self.builders[level];
             let Sealed { low, entries, .. } = builder.sealed();
@@ -154,7 +161,7 @@ impl<'a, K: PageSink> Levels<'a, K> {
             // The page stays in the tree: the builder drops it without a release.
             let kept = builder.touch();
             assert!(kept == Some(page), "another page was kept");
-            return Ok(Completed { low, child: Child { page, entries }, filter });
+            return Ok(Completed { low, child: Child { page, entries }, filter, is_plain });
         }
         self.touch(level);
         let stamp = Stamp { tree: self.tree, lsn: self.lsn, level: level as u8 };
@@ -165,7 +172,7 @@ impl<'a, K: PageSink> Levels<'a, K> {
         self.last_written = Some(page);
         self.builders[level].drop_first();
         self.touch(level + 1);
-        Ok(Completed { low, child: Child { page, entries }, filter })
+        Ok(Completed { low, child: Child { page, entries }, filter, is_plain })
     }
 
     /// The filter of the first page of `level`: empty above the leaves, and for a leaf with unknown keys.

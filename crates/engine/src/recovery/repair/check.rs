@@ -100,11 +100,16 @@ async fn check_tablet(
     let mut visitor = TreeVisitor::new(device, pool, superblock, report, &mut findings.owners);
     visitor.verify = true;
     visitor.progress = options.progress.clone();
-    let WalkedTrees { live, damaged } =
-        trees.walk(tree, &PoolPages::new(pool).of_pass(), &mut visitor).await?;
-    let walk = visitor.finish(&trees);
-    if walk.is_whole && live != trees.live() {
-        let what = format!("tablet {id}: {live} keys exist, its list of layers has {}", trees.live());
+    let walked = trees.walk(tree, &PoolPages::new(pool).of_pass(), &mut visitor).await?;
+    let (live, WalkedTrees { damaged, unsettled, .. }) = (walked.counted(), walked);
+    let mut walk = visitor.finish(&trees);
+    walk.count.unsettled = unsettled;
+    let stored = (trees.live(), trees.layers.unsettled);
+    if walk.is_whole && (live, unsettled.entries) != stored {
+        let what = format!(
+            "tablet {id}: {live} keys exist and {} entries are unsettled, its list of layers has {stored:?}",
+            unsettled.entries
+        );
         report.problem(what, trees.layers.stored.map_or(0, |stored| stored.block));
     }
     let (gaps, may_be_lost) = hidden_by(pool, tree, &trees, &damaged, &walk).await?;

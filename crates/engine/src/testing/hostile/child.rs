@@ -58,7 +58,7 @@ fn with_child_at(image: &Image, superblock: &Superblock, wrong: u64) -> Image {
 fn child_outside_page_area_is_rejected() {
     let (image, superblock) = subject();
     let layout = superblock.layout;
-    let places = [0, 1, layout.log_first(), layout.data_first() - 1, BLOCKS, BLOCKS + 7, (1 << 48) - 1];
+    let places = [0, 1, layout.log_first(), layout.data_first() - 1, BLOCKS, BLOCKS + 7, (1 << 47) - 1];
     for wrong in places {
         let image = with_child_at(&image, &superblock, wrong);
         let device = Device::new(SimDevice::with_options(image, quiet()));

@@ -95,7 +95,7 @@ fn forge(made: &mut Fixture, shape: Shape) -> Root {
     match shape {
         Shape::OrderOfLeaves => (children[1].1, children[3].1) = (children[3].1, children[1].1),
         Shape::SharedChild => children[3].1 = children[1].1,
-        Shape::AfterTheEnd => children[2].1.block = (1 << 48) - 2,
+        Shape::AfterTheEnd => children[2].1.block = (1 << 47) - 2,
         Shape::LargestCounts => children.iter_mut().for_each(|child| child.2 = ENTRIES_MAX),
         _ => {}
     }
