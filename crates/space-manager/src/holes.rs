@@ -249,13 +249,6 @@ impl SpaceManager {
         found
     }
 
-    /// Free blocks in runs that are long enough for a hole. Walks over the groups.
-    pub fn long_run_blocks(&self) -> u64 {
-        let groups = self.data_end().div_ceil(u64::from(self.allocator().group_blocks())) as usize;
-        let runs = (0..groups).flat_map(|group| self.allocator().long_runs_of(group, HOLE_BLOCKS_MIN));
-        runs.map(|run| u64::from(run.blocks)).sum()
-    }
-
     /// The groups that have a hole.
     pub fn groups_with_holes(&self) -> Vec<Run> {
         let group_blocks = u64::from(self.allocator().group_blocks());

@@ -373,10 +373,10 @@ fn free_blocks_are_given_back() {
     assert_eq!(bed.store.stat().bytes_discarded, 0, "a device is asked only if the user wants it");
     block_on(bed.store.close()).unwrap();
     drop(bed);
-    // A reserve that is there already: groups are only emptied to return scattered blocks.
+    // A reserve that is there already: no group is emptied.
     let tuning = Tuning { reserve_permille: 20, ..small().tuning };
     let bed = Bed::open(&device, OpenOptions { discard: Some(true), tuning, ..small() }).unwrap();
-    (0..6).for_each(|_| bed.settle(2_000));
+    (0..3).for_each(|_| bed.settle(2_000));
     let stat = bed.store.stat();
     assert!(stat.hole_blocks > 500 && stat.bytes_discarded / 4_096 >= stat.hole_blocks, "{stat:?}");
     bed.settle(2_000);
@@ -387,7 +387,7 @@ fn free_blocks_are_given_back() {
     assert!(bed.store.stat().hole_blocks < stat.hole_blocks, "holes are filled");
     (0..9).for_each(|which| bed.store.remove_numbered(5_000_000 + which));
     (0..60).for_each(|_| bed.store.put_numbered(6_000_000, 1, 100));
-    (0..6).for_each(|_| bed.settle(2_000));
+    (0..3).for_each(|_| bed.settle(2_000));
     assert!(bed.store.stat().bytes_discarded > stat.bytes_discarded);
     drop(bed);
     assert_clean(&device, "after blocks were returned");
@@ -436,33 +436,6 @@ fn holes_without_room_refuse_writes() {
     block_on(store.close()).unwrap();
     drop(store);
     assert_clean(&device, "after its file system was full");
-}
-
-/// Symptom: after deleting a random half of 2.5 M objects of 4 KiB, the file kept twice their bytes for ever. Cause: each free block was
-/// alone between used ones, and only runs of 64 KiB become holes. Fix: groups are emptied for space while little is written.
-#[test]
-fn scattered_blocks_are_gathered_once_little_is_written() {
-    const BYTES: usize = 12_288;
-    let (sim, device) = file(Image::new(1), 1 << 20);
-    let layout = FormatOptions { initial_blocks: Some(0), ..tiny_format(1 << 14) };
-    format_as(&device, &layout, 1);
-    let tuning = Tuning { reserve_permille: 0, ..small().tuning };
-    let bed = Bed::open(&device, OpenOptions { tuning, ..small() }).unwrap();
-    (0..2_000).for_each(|which| bed.store.put_numbered(which, 1, BYTES));
-    (0..2_000).filter(|which| which % 2 == 1).for_each(|which| bed.store.remove_numbered(which));
-    let is_busy = bed.store.stat();
-    assert_eq!(is_busy.groups_to_empty, 0, "{is_busy:?}");
-    (0..6).for_each(|_| bed.settle(10_000));
-    let stat = bed.store.stat();
-    assert!(stat.groups_emptied > 10 && stat.groups_closed == 0, "{stat:?}");
-    // Once and a half of the growth ahead of need stay: 1,536 blocks. 3,000 are scattered before.
-    let held = sim.held_blocks(None).unwrap() - stat.log_prepared_blocks;
-    assert!(held <= stat.allocated_blocks + 1_536, "{held} blocks are held for {}", stat.allocated_blocks);
-    bed.settle(10_000);
-    assert_eq!(bed.store.stat().bytes_evacuated, stat.bytes_evacuated, "once is enough");
-    (0..2_000).step_by(2).for_each(|which| bed.store.assert_numbered(which, 1, BYTES));
-    drop(bed);
-    assert_clean(&device, "after blocks were gathered");
 }
 
 /// A power cut at each write and hole of a store that is overwritten, applied and punched: a hole never has a block that the superblock

@@ -46,8 +46,8 @@ fn compactions_fill_leaves() {
         let count = tree.root.entries / 30 * per_leaf;
         let (fill, beside) = compact(&mut tree, puts(&random, count));
         assert!(fill >= fill_min, "{per_leaf} puts a leaf: {fill:.3}");
-        // The common prefix is as long as the tree is large: 12 bytes with a million entries.
-        assert!(beside <= 13.0, "{beside:.1} bytes beside key and value");
+        // Larger trees have longer common prefixes in a leaf: 11.6 with ten million entries.
+        assert!(beside <= 14.0, "{beside:.1} bytes beside key and value");
     }
     for (every, fill_min) in [(2, 0.95), (17, 0.9)] {
         let ops = deletes(&random, &tree, every);

@@ -33,7 +33,7 @@ pub(crate) struct Giving {
 }
 
 impl Relocator {
-    pub(super) fn gives_back(&self) -> bool {
+    fn gives_back(&self) -> bool {
         self.checkpointer.move_limits.discards && !self.giving.has_failed.load(Ordering::Relaxed)
     }
 

@@ -6,9 +6,6 @@
 //! by the same publish as everything else, and newer entries win. At the end of the round the groups are opened, wholly free unless
 //! something in them could not move.
 //!
-//! In a quiet store whose free blocks are scattered over groups in use, more groups are emptied, because the file returns long free runs
-//! only (`docs/adr/2026-11-29-quiet-stores-give-back.md`).
-//!
 //! The same thread tidies the packed runs of a calm store, at the same rate; the same switch pauses both.
 //!
 //! Reading order: this file (the choice of work), [`find`] (the contents of a group), [`ClosedGroups`](shoal_space_manager::ClosedGroups),
@@ -21,7 +18,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use shoal_base::sync::Mutex;
-use shoal_base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use shoal_base::sync::atomic::{AtomicU64, Ordering};
 use shoal_base::{BLOCK_BYTES_U64, Run};
 use shoal_common::error::Result;
 use shoal_common::event::Token;
@@ -38,10 +35,6 @@ pub(crate) const HOLE_BLOCKS_MAX: u32 = 1023;
 const GROUPS_AT_ONCE: std::ops::RangeInclusive<u64> = 4..=512;
 /// A group is not emptied if more than this many thousandths of it are in use; the second limit applies while values are in splinters.
 const USED_PERMILLE_MAX: [u64; 2] = [960, 985];
-/// The same limit for groups that are emptied only to return their space: four blocks are moved for each of them at most.
-const USED_PERMILLE_FOR_SPACE: u64 = 800;
-/// In a quiet store at most this fraction of the used blocks is scattered free blocks.
-const SCATTERED_SHARE: u64 = 16;
 /// A splintered value makes relocation urgent for this time.
 const URGENT_NS: u64 = 10_000_000_000;
 /// Readers may hold moved values for this time before the round finishes without their space.
@@ -75,8 +68,6 @@ pub(crate) struct Relocator {
     pub round: Token<Option<Round>>,
     /// Groups that could not be emptied, each with the time until which no round tries again.
     avoid: Mutex<Vec<(Run, u64)>>,
-    /// True if the round only returns space: it ends when the store is not quiet any more.
-    is_for_space: AtomicBool,
     /// Whole free groups at the start of the round.
     whole_before: AtomicU64,
     /// Emptied groups at the start of the round.
@@ -115,7 +106,6 @@ impl Relocator {
             urgent_until_ns: AtomicU64::default(),
             round: Token::default(),
             avoid: Mutex::default(),
-            is_for_space: AtomicBool::default(),
             whole_before: AtomicU64::default(),
             emptied_before: AtomicU64::default(),
             quiet_until_ns: AtomicU64::default(),
@@ -167,7 +157,6 @@ impl Relocator {
         if self.checkpointer.move_limits.is_paused() {
             return Ok(Progress::Idle);
         }
-        self.checkpointer.note_writes();
         let mut round = self.round.take().await;
         let stepped = match round.take() {
             None => self.begin_round().await,
@@ -217,46 +206,22 @@ impl Relocator {
         kept.saturating_sub(self.space.allocator().whole_groups() as u64 + self.space.hole_groups())
     }
 
-    /// The number of groups that the scattered free blocks of a quiet store make, above a fraction of the used blocks.
-    fn scattered_groups(&self) -> u64 {
-        if !self.checkpointer.quiet.is_quiet() || !self.gives_back() {
-            return 0;
-        }
-        let free = self.space.available();
-        let used = self.space.data_blocks().saturating_sub(free + self.space.holes().blocks());
-        let groups_of = |free: u64| {
-            free.saturating_sub(used / SCATTERED_SHARE) / u64::from(self.checkpointer.layout().group_blocks)
-        };
-        // Long runs become holes as they are. Counting them takes a walk over the groups.
-        if groups_of(free) == 0 { 0 } else { groups_of(free.saturating_sub(self.space.long_run_blocks())) }
-    }
-
     /// Closes groups to be emptied if there are too few whole free ones.
     async fn begin_round(&self) -> Result<Option<Round>> {
-        let missing = self.groups_wanted();
-        let is_for_space = missing == 0;
+        let wanted = self.groups_wanted();
         let now_ns = self.checkpointer.now_ns();
-        if now_ns < self.quiet_until_ns.load(Ordering::Relaxed) {
+        if wanted == 0 || now_ns < self.quiet_until_ns.load(Ordering::Relaxed) {
             return Ok(None);
         }
-        let wanted = if is_for_space { self.scattered_groups() } else { missing };
-        if wanted == 0 {
-            return Ok(None);
-        }
-        self.is_for_space.store(is_for_space, Ordering::Relaxed);
         let whole = self.space.allocator().whole_groups() as u64;
         self.whole_before.store(whole, Ordering::Relaxed);
         let emptied = self.groups_emptied.load(Ordering::Relaxed);
         self.emptied_before.store(emptied, Ordering::Relaxed);
         let layout = self.checkpointer.layout();
         let groups = layout.blocks_max / u64::from(layout.group_blocks);
-        let shared = if is_for_space { wanted } else { groups / 128 };
-        let at_once = shared.clamp(*GROUPS_AT_ONCE.start(), *GROUPS_AT_ONCE.end()).min(wanted);
+        let at_once = (groups / 128).clamp(*GROUPS_AT_ONCE.start(), *GROUPS_AT_ONCE.end()).min(wanted);
         let except = self.not_to_be_emptied().await;
-        let used_max = match is_for_space {
-            true => USED_PERMILLE_FOR_SPACE,
-            false => USED_PERMILLE_MAX[usize::from(self.is_urgent(now_ns))],
-        };
+        let used_max = USED_PERMILLE_MAX[usize::from(self.is_urgent(now_ns))];
         // Closed groups serve no writes, and their contents need space elsewhere.
         let most = (self.space.available() + self.space.holes().blocks()) / 8 * 7;
         let mut room = most;
@@ -273,9 +238,6 @@ impl Relocator {
             }
         }
         if self.space.closed.groups().is_empty() {
-            if is_for_space {
-                self.quiet_until_ns.store(now_ns.saturating_add(AVOID_NS), Ordering::Relaxed);
-            }
             return Ok(None);
         }
         let missing = (most - room).saturating_sub(self.space.available());
@@ -312,10 +274,8 @@ impl Relocator {
     /// Takes one step of the walk.
     async fn walk_on(&self, tablet: usize, position: Vec<u8>) -> Result<Option<Round>> {
         let groups: Vec<Run> = self.space.closed.groups().iter().map(|victim| victim.group).collect();
-        let is_over = self.is_for_space.load(Ordering::Relaxed) && !self.checkpointer.quiet.is_quiet();
         // A write needed their space, or relocation was paused: the round is over.
-        let Some(of_tablet) =
-            self.checkpointer.tablets.all().get(tablet).filter(|_| !groups.is_empty() && !is_over)
+        let Some(of_tablet) = self.checkpointer.tablets.all().get(tablet).filter(|_| !groups.is_empty())
         else {
             return Ok(self.end_walk().await);
         };
