@@ -75,7 +75,7 @@ pub struct DensityOptions {
     pub cases: Vec<String>,
     /// A hundredth of the objects.
     pub quick: bool,
-    /// Objects of each case, instead of its own number.
+    /// The number of objects of each case; overrides the case's default.
     pub objects: Option<u64>,
     /// The time for which the store is watched after its load, and after the deletes.
     pub watched: Duration,

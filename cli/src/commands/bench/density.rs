@@ -26,7 +26,7 @@ pub(super) struct DensityArguments {
     /// Only this case: 100b (10 million objects), 4k (4 million) or log-normal (90,000, median 8 KiB); repeatable.
     #[arg(long = "case", value_name = "NAME")]
     cases: Vec<String>,
-    /// Objects of each case, instead of its own number.
+    /// The number of objects of each case; overrides the case's default.
     #[arg(long, value_name = "N")]
     objects: Option<u64>,
     /// Seconds for which the store is watched after its load, and after the deletes [default: 60, with --quick 15].

@@ -35,7 +35,7 @@ pub struct UserMetadata {
     #[prost(bytes = "bytes", tag = "2")]
     pub value: ::prost::bytes::Bytes,
 }
-/// What is known about an object.
+/// The properties of an object.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ObjectInfo {
     /// Only grows, and is never used twice, not even after a delete.
@@ -47,17 +47,17 @@ pub struct ObjectInfo {
     /// Modification time in nanoseconds since the Unix epoch.
     #[prost(uint64, tag = "3")]
     pub modified_ns: u64,
-    /// Content type and user metadata; absent where there is none.
+    /// Content type and user metadata; absent if there are none.
     #[prost(message, optional, tag = "4")]
     pub metadata: ::core::option::Option<Metadata>,
     /// Nanoseconds until its time is over, as the server counts them when it answers; absent: its time does not end.
     #[prost(uint64, optional, tag = "5")]
     pub ttl_ns: ::core::option::Option<u64>,
-    /// What the wall clock shows when its time is over, unless somebody sets it before; in nanoseconds since the Unix epoch.
+    /// The wall-clock time at which the object expires, unless the clock is set before; in nanoseconds since the Unix epoch.
     #[prost(uint64, optional, tag = "6")]
     pub expire_time_ns: ::core::option::Option<u64>,
 }
-/// Which bytes of a value are wanted. What lies behind the end of the value is left out.
+/// The requested bytes of a value. Bytes past its end are left out.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ByteRange {
     /// The first byte.
@@ -88,7 +88,7 @@ pub struct PutRequest {
     /// Create or get: where if_exists (and no other rule) rejects, the call succeeds and answers with the object that is there.
     #[prost(bool, tag = "9")]
     pub return_existing: bool,
-    /// Its time is over so many nanoseconds after the server took it, in elapsed time; above 0. Absent: see expire_time_ns.
+    /// The object expires this number of nanoseconds after the server received it, in elapsed time; above 0. Absent: see expire_time_ns.
     #[prost(uint64, optional, tag = "10")]
     pub ttl_ns: ::core::option::Option<u64>,
     /// Its time is over when the wall clock shows this, in nanoseconds since the Unix epoch. Not together with ttl_ns. Absent, as ttl_ns: never.
@@ -104,7 +104,7 @@ pub struct PutResponse {
     /// The object's version now.
     #[prost(uint64, tag = "1")]
     pub version: u64,
-    /// Present where nothing was stored: about the object that was there already, whose version is the one above.
+    /// Present if nothing was stored: the properties of the existing object, which has the version above.
     #[prost(message, optional, tag = "2")]
     pub existing: ::core::option::Option<ObjectInfo>,
     /// The value of that object is over 4 MiB: get it by itself.
@@ -126,7 +126,7 @@ pub struct GetRequest {
     /// The bytes that are wanted; absent: all.
     #[prost(message, optional, tag = "3")]
     pub range: ::core::option::Option<ByteRange>,
-    /// Absent: a value (or range) that does not fit in one message is refused with INVALID_ARGUMENT. Present: at most so many
+    /// Absent: a value (or range) that does not fit in one message is refused with INVALID_ARGUMENT. Present: at most this number of
     /// bytes are given, from the start of the range; the receiver compares with the info and asks for the rest.
     #[prost(uint64, optional, tag = "4")]
     pub value_bytes_max: ::core::option::Option<u64>,
@@ -144,7 +144,7 @@ pub struct GetResponse {
     #[prost(bytes = "bytes", tag = "15")]
     pub value: ::prost::bytes::Bytes,
 }
-/// Asks what is known about an object.
+/// Requests the properties of an object.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct HeadRequest {
     /// The bucket; empty: "default".
@@ -154,7 +154,7 @@ pub struct HeadRequest {
     #[prost(bytes = "bytes", tag = "2")]
     pub key: ::prost::bytes::Bytes,
 }
-/// What is known about an object.
+/// The properties of an object.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct HeadResponse {
     /// About the object.
@@ -199,7 +199,7 @@ pub struct ListRequest {
     /// Only keys behind this one; where it is a common prefix of an earlier page, all keys under it are skipped.
     #[prost(bytes = "bytes", tag = "4")]
     pub start_after: ::prost::bytes::Bytes,
-    /// At most so many keys and common prefixes together, up to 1,000; 0: 1,000.
+    /// The maximum number of keys and common prefixes together, up to 1,000; 0: 1,000.
     #[prost(uint32, tag = "5")]
     pub page_size: u32,
 }
@@ -226,7 +226,7 @@ pub struct ListBucketsRequest {
     /// Only names behind this one; empty: from the first one on.
     #[prost(string, tag = "1")]
     pub start_after: ::prost::alloc::string::String,
-    /// At most so many, up to 1,000; 0: 1,000.
+    /// The maximum number of names, up to 1,000; 0: 1,000.
     #[prost(uint32, tag = "2")]
     pub page_size: u32,
 }
@@ -243,14 +243,14 @@ pub struct ListBucketsResponse {
     #[prost(uint32, tag = "3")]
     pub damaged: u32,
 }
-/// A range of keys of one tablet of which nobody knows what they hold: their part of the index is damaged, cannot be read, or was lost.
+/// A range of keys of one tablet with unknown contents: their part of the index is damaged, unreadable, or lost.
 /// A read or a condition on a key in it fails (CORRUPT); a put or a delete without a condition works, and settles the key.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct DamagedRange {
     /// The tablet; keys of others in the same range are not concerned.
     #[prost(uint32, tag = "1")]
     pub tablet: u32,
-    /// The first key of the range; empty where it begins in front of the bucket's first key.
+    /// The first key of the range; empty if it starts before the bucket's first key.
     #[prost(bytes = "bytes", tag = "2")]
     pub from: ::prost::bytes::Bytes,
     /// The first key behind it; none where it reaches behind the bucket's last key.
@@ -269,7 +269,7 @@ pub struct ListEntry {
     /// Its key.
     #[prost(bytes = "bytes", tag = "1")]
     pub key: ::prost::bytes::Bytes,
-    /// What is known about it.
+    /// Its properties.
     #[prost(message, optional, tag = "2")]
     pub info: ::core::option::Option<ObjectInfo>,
 }
@@ -358,7 +358,7 @@ pub struct MultiPutItem {
     /// Modification time; absent: the server's clock.
     #[prost(uint64, optional, tag = "4")]
     pub modified_ns: ::core::option::Option<u64>,
-    /// Its time is over so many nanoseconds after the server took it, in elapsed time; above 0. Absent: see expire_time_ns.
+    /// The object expires this number of nanoseconds after the server received it, in elapsed time; above 0. Absent: see expire_time_ns.
     #[prost(uint64, optional, tag = "10")]
     pub ttl_ns: ::core::option::Option<u64>,
     /// Its time is over when the wall clock shows this, in nanoseconds since the Unix epoch. Not together with ttl_ns. Absent, as ttl_ns: never.
@@ -466,7 +466,7 @@ pub struct PutStreamHeader {
     /// Modification time; absent: the server's clock.
     #[prost(uint64, optional, tag = "5")]
     pub modified_ns: ::core::option::Option<u64>,
-    /// Its time is over so many nanoseconds after the server took it, in elapsed time; above 0. Absent: see expire_time_ns.
+    /// The object expires this number of nanoseconds after the server received it, in elapsed time; above 0. Absent: see expire_time_ns.
     #[prost(uint64, optional, tag = "10")]
     pub ttl_ns: ::core::option::Option<u64>,
     /// Its time is over when the wall clock shows this, in nanoseconds since the Unix epoch. Not together with ttl_ns. Absent, as ttl_ns: never.
@@ -544,7 +544,7 @@ pub struct Operation {
     /// The id of a put or a delete that may be repeated; absent: none.
     #[prost(message, optional, tag = "8")]
     pub request_id: ::core::option::Option<RequestId>,
-    /// Of a put: its time is over so many nanoseconds after the server took it, as in PutRequest.
+    /// Of a put: the object expires this number of nanoseconds after the server received it, as in PutRequest.
     #[prost(uint64, optional, tag = "10")]
     pub ttl_ns: ::core::option::Option<u64>,
     /// Of a put: its time is over when the wall clock shows this, as in PutRequest.
@@ -833,7 +833,7 @@ pub struct Failure {
     /// What kind of failure it is.
     #[prost(enumeration = "failure::Kind", tag = "1")]
     pub kind: i32,
-    /// For CONDITION_FAILED and CHANGED: the object's version now; absent where it does not exist or is not known.
+    /// For CONDITION_FAILED and CHANGED: the object's version now; absent if it does not exist or is unknown.
     #[prost(uint64, optional, tag = "2")]
     pub current_version: ::core::option::Option<u64>,
     /// For CONDITION_FAILED: the rule that rejected, the first in the order below.
