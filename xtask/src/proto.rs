@@ -21,7 +21,7 @@ const CRATES: [(&str, &str, &[&str]); 2] = [
 /// The crate that serves its schema by reflection, and the file with it.
 const REFLECTED: (&str, &str) = ("crates/api", "descriptors.bin");
 
-/// Writes the files that differ.
+/// Writes the files that differ. The code of the Python and Go clients comes from their generators, which need protoc.
 pub(crate) fn run() -> Result<()> {
     let root = super::root()?;
     for (path, content) in generated(&root)? {
@@ -31,6 +31,9 @@ pub(crate) fn run() -> Result<()> {
             println!("{path}");
         }
     }
+    println!(
+        "The clients have generated code, too: clients/python/scripts/generate.py and clients/go-example/generate write it."
+    );
     Ok(())
 }
 
@@ -137,5 +140,56 @@ mod tests {
             entries.map(move |entry| format!("{folder}/{}", entry.unwrap().file_name().to_str().unwrap()))
         });
         assert_eq!(found.collect::<BTreeSet<_>>(), files.into_keys().collect(), "files without a schema");
+    }
+
+    /// The generators of the clients copy the comments of services into one file and those of messages into another. This test needs
+    /// neither protoc nor Python nor Go, so it catches a changed comment on every machine.
+    #[test]
+    fn the_clients_have_the_comments_of_the_schema() {
+        const SCHEMA: &str = "crates/api/proto/shoal/v1/object_store.proto";
+        const GO_MESSAGES: &str = "clients/go-example/shoalv1/object_store.pb.go";
+        const GO_SERVICE: &str = "clients/go-example/shoalv1/object_store_grpc.pb.go";
+        const PYTHON_SERVICE: &str = "clients/python/src/shoal/v1/object_store_pb2_grpc.py";
+        let root = crate::root().unwrap();
+        let read = |path: &str| std::fs::read_to_string(root.join(path)).unwrap();
+        let text_of = |line: &str| line.trim_start_matches([' ', '\t', '/', '"']).trim_end().to_owned();
+        let lines_of = |path: &str| read(path).lines().map(text_of).collect::<BTreeSet<_>>();
+        let messages = lines_of(GO_MESSAGES);
+        let services = [(GO_SERVICE, lines_of(GO_SERVICE)), (PYTHON_SERVICE, lines_of(PYTHON_SERVICE))];
+
+        let schema = read(SCHEMA);
+        let (mut is_service, mut comments, mut pending) = (false, 0, Vec::new());
+        for line in schema.lines() {
+            if line.trim_start().starts_with("//") {
+                pending.extend(Some(text_of(line)).filter(|text| !text.is_empty()));
+                continue;
+            }
+            let starts_service = line.starts_with("service ");
+            // Generators drop the comment of a reserved number.
+            let copied = if line.trim_start().starts_with("reserved ") {
+                Vec::new()
+            } else {
+                std::mem::take(&mut pending)
+            };
+            pending.clear();
+            for text in copied {
+                comments += 1;
+                if is_service || starts_service {
+                    for (path, lines) in &services {
+                        assert!(
+                            lines.contains(&text),
+                            "{path} has no comment {text:?}: its generator writes it anew"
+                        );
+                    }
+                } else {
+                    assert!(
+                        messages.contains(&text),
+                        "{GO_MESSAGES} has no comment {text:?}: its generator writes it anew"
+                    );
+                }
+            }
+            is_service = (is_service || starts_service) && line != "}";
+        }
+        assert!(comments > 200, "{SCHEMA} has {comments} lines of comments");
     }
 }

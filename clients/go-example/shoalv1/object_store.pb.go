@@ -441,7 +441,7 @@ func (x *UserMetadata) GetValue() []byte {
 	return nil
 }
 
-// What is known about an object.
+// The properties of an object.
 type ObjectInfo struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Only grows, and is never used twice, not even after a delete.
@@ -450,11 +450,11 @@ type ObjectInfo struct {
 	Bytes uint64 `protobuf:"varint,2,opt,name=bytes,proto3" json:"bytes,omitempty"`
 	// Modification time in nanoseconds since the Unix epoch.
 	ModifiedNs uint64 `protobuf:"varint,3,opt,name=modified_ns,json=modifiedNs,proto3" json:"modified_ns,omitempty"`
-	// Content type and user metadata; absent where there is none.
+	// Content type and user metadata; absent if there are none.
 	Metadata *Metadata `protobuf:"bytes,4,opt,name=metadata,proto3" json:"metadata,omitempty"`
 	// Nanoseconds until its time is over, as the server counts them when it answers; absent: its time does not end.
 	TtlNs *uint64 `protobuf:"varint,5,opt,name=ttl_ns,json=ttlNs,proto3,oneof" json:"ttl_ns,omitempty"`
-	// What the wall clock shows when its time is over, unless somebody sets it before; in nanoseconds since the Unix epoch.
+	// The wall-clock time at which the object expires, unless the clock is set before; in nanoseconds since the Unix epoch.
 	ExpireTimeNs  *uint64 `protobuf:"varint,6,opt,name=expire_time_ns,json=expireTimeNs,proto3,oneof" json:"expire_time_ns,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -532,7 +532,7 @@ func (x *ObjectInfo) GetExpireTimeNs() uint64 {
 	return 0
 }
 
-// Which bytes of a value are wanted. What lies behind the end of the value is left out.
+// The requested bytes of a value. Bytes past its end are left out.
 type ByteRange struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The first byte.
@@ -602,7 +602,7 @@ type PutRequest struct {
 	ModifiedNs *uint64 `protobuf:"varint,5,opt,name=modified_ns,json=modifiedNs,proto3,oneof" json:"modified_ns,omitempty"`
 	// Create or get: where if_exists (and no other rule) rejects, the call succeeds and answers with the object that is there.
 	ReturnExisting bool `protobuf:"varint,9,opt,name=return_existing,json=returnExisting,proto3" json:"return_existing,omitempty"`
-	// Its time is over so many nanoseconds after the server took it, in elapsed time; above 0. Absent: see expire_time_ns.
+	// The object expires this number of nanoseconds after the server received it, in elapsed time; above 0. Absent: see expire_time_ns.
 	TtlNs *uint64 `protobuf:"varint,10,opt,name=ttl_ns,json=ttlNs,proto3,oneof" json:"ttl_ns,omitempty"`
 	// Its time is over when the wall clock shows this, in nanoseconds since the Unix epoch. Not together with ttl_ns. Absent, as ttl_ns: never.
 	ExpireTimeNs *uint64 `protobuf:"varint,11,opt,name=expire_time_ns,json=expireTimeNs,proto3,oneof" json:"expire_time_ns,omitempty"`
@@ -710,7 +710,7 @@ type PutResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The object's version now.
 	Version uint64 `protobuf:"varint,1,opt,name=version,proto3" json:"version,omitempty"`
-	// Present where nothing was stored: about the object that was there already, whose version is the one above.
+	// Present if nothing was stored: the properties of the existing object, which has the version above.
 	Existing *ObjectInfo `protobuf:"bytes,2,opt,name=existing,proto3" json:"existing,omitempty"`
 	// The value of that object is over 4 MiB: get it by itself.
 	ValueOmitted bool `protobuf:"varint,3,opt,name=value_omitted,json=valueOmitted,proto3" json:"value_omitted,omitempty"`
@@ -787,7 +787,7 @@ type GetRequest struct {
 	Key []byte `protobuf:"bytes,2,opt,name=key,proto3" json:"key,omitempty"`
 	// The bytes that are wanted; absent: all.
 	Range *ByteRange `protobuf:"bytes,3,opt,name=range,proto3" json:"range,omitempty"`
-	// Absent: a value (or range) that does not fit in one message is refused with INVALID_ARGUMENT. Present: at most so many
+	// Absent: a value (or range) that does not fit in one message is refused with INVALID_ARGUMENT. Present: at most this number of
 	// bytes are given, from the start of the range; the receiver compares with the info and asks for the rest.
 	ValueBytesMax *uint64 `protobuf:"varint,4,opt,name=value_bytes_max,json=valueBytesMax,proto3,oneof" json:"value_bytes_max,omitempty"`
 	// Only this version: another one is answered with ABORTED.
@@ -916,7 +916,7 @@ func (x *GetResponse) GetValue() []byte {
 	return nil
 }
 
-// Asks what is known about an object.
+// Requests the properties of an object.
 type HeadRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The bucket; empty: "default".
@@ -971,7 +971,7 @@ func (x *HeadRequest) GetKey() []byte {
 	return nil
 }
 
-// What is known about an object.
+// The properties of an object.
 type HeadResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// About the object.
@@ -1147,7 +1147,7 @@ type ListRequest struct {
 	Delimiter []byte `protobuf:"bytes,3,opt,name=delimiter,proto3" json:"delimiter,omitempty"`
 	// Only keys behind this one; where it is a common prefix of an earlier page, all keys under it are skipped.
 	StartAfter []byte `protobuf:"bytes,4,opt,name=start_after,json=startAfter,proto3" json:"start_after,omitempty"`
-	// At most so many keys and common prefixes together, up to 1,000; 0: 1,000.
+	// The maximum number of keys and common prefixes together, up to 1,000; 0: 1,000.
 	PageSize      uint32 `protobuf:"varint,5,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1297,7 +1297,7 @@ type ListBucketsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Only names behind this one; empty: from the first one on.
 	StartAfter string `protobuf:"bytes,1,opt,name=start_after,json=startAfter,proto3" json:"start_after,omitempty"`
-	// At most so many, up to 1,000; 0: 1,000.
+	// The maximum number of names, up to 1,000; 0: 1,000.
 	PageSize      uint32 `protobuf:"varint,2,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1411,13 +1411,13 @@ func (x *ListBucketsResponse) GetDamaged() uint32 {
 	return 0
 }
 
-// A range of keys of one tablet of which nobody knows what they hold: their part of the index is damaged, cannot be read, or was lost.
+// A range of keys of one tablet with unknown contents: their part of the index is damaged, unreadable, or lost.
 // A read or a condition on a key in it fails (CORRUPT); a put or a delete without a condition works, and settles the key.
 type DamagedRange struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The tablet; keys of others in the same range are not concerned.
 	Tablet uint32 `protobuf:"varint,1,opt,name=tablet,proto3" json:"tablet,omitempty"`
-	// The first key of the range; empty where it begins in front of the bucket's first key.
+	// The first key of the range; empty if it starts before the bucket's first key.
 	From []byte `protobuf:"bytes,2,opt,name=from,proto3" json:"from,omitempty"`
 	// The first key behind it; none where it reaches behind the bucket's last key.
 	To []byte `protobuf:"bytes,3,opt,name=to,proto3,oneof" json:"to,omitempty"`
@@ -1499,7 +1499,7 @@ type ListEntry struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Its key.
 	Key []byte `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
-	// What is known about it.
+	// Its properties.
 	Info          *ObjectInfo `protobuf:"bytes,2,opt,name=info,proto3" json:"info,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1918,7 +1918,7 @@ type MultiPutItem struct {
 	Metadata *Metadata `protobuf:"bytes,3,opt,name=metadata,proto3" json:"metadata,omitempty"`
 	// Modification time; absent: the server's clock.
 	ModifiedNs *uint64 `protobuf:"varint,4,opt,name=modified_ns,json=modifiedNs,proto3,oneof" json:"modified_ns,omitempty"`
-	// Its time is over so many nanoseconds after the server took it, in elapsed time; above 0. Absent: see expire_time_ns.
+	// The object expires this number of nanoseconds after the server received it, in elapsed time; above 0. Absent: see expire_time_ns.
 	TtlNs *uint64 `protobuf:"varint,10,opt,name=ttl_ns,json=ttlNs,proto3,oneof" json:"ttl_ns,omitempty"`
 	// Its time is over when the wall clock shows this, in nanoseconds since the Unix epoch. Not together with ttl_ns. Absent, as ttl_ns: never.
 	ExpireTimeNs *uint64 `protobuf:"varint,11,opt,name=expire_time_ns,json=expireTimeNs,proto3,oneof" json:"expire_time_ns,omitempty"`
@@ -2445,7 +2445,7 @@ type PutStreamHeader struct {
 	Metadata *Metadata `protobuf:"bytes,4,opt,name=metadata,proto3" json:"metadata,omitempty"`
 	// Modification time; absent: the server's clock.
 	ModifiedNs *uint64 `protobuf:"varint,5,opt,name=modified_ns,json=modifiedNs,proto3,oneof" json:"modified_ns,omitempty"`
-	// Its time is over so many nanoseconds after the server took it, in elapsed time; above 0. Absent: see expire_time_ns.
+	// The object expires this number of nanoseconds after the server received it, in elapsed time; above 0. Absent: see expire_time_ns.
 	TtlNs *uint64 `protobuf:"varint,10,opt,name=ttl_ns,json=ttlNs,proto3,oneof" json:"ttl_ns,omitempty"`
 	// Its time is over when the wall clock shows this, in nanoseconds since the Unix epoch. Not together with ttl_ns. Absent, as ttl_ns: never.
 	ExpireTimeNs  *uint64 `protobuf:"varint,11,opt,name=expire_time_ns,json=expireTimeNs,proto3,oneof" json:"expire_time_ns,omitempty"`
@@ -2781,7 +2781,7 @@ type Operation struct {
 	Range *ByteRange `protobuf:"bytes,7,opt,name=range,proto3" json:"range,omitempty"`
 	// The id of a put or a delete that may be repeated; absent: none.
 	RequestId *RequestId `protobuf:"bytes,8,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
-	// Of a put: its time is over so many nanoseconds after the server took it, as in PutRequest.
+	// Of a put: the object expires this number of nanoseconds after the server received it, as in PutRequest.
 	TtlNs *uint64 `protobuf:"varint,10,opt,name=ttl_ns,json=ttlNs,proto3,oneof" json:"ttl_ns,omitempty"`
 	// Of a put: its time is over when the wall clock shows this, as in PutRequest.
 	ExpireTimeNs *uint64 `protobuf:"varint,11,opt,name=expire_time_ns,json=expireTimeNs,proto3,oneof" json:"expire_time_ns,omitempty"`
@@ -4080,7 +4080,7 @@ type Failure struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// What kind of failure it is.
 	Kind Failure_Kind `protobuf:"varint,1,opt,name=kind,proto3,enum=shoal.v1.Failure_Kind" json:"kind,omitempty"`
-	// For CONDITION_FAILED and CHANGED: the object's version now; absent where it does not exist or is not known.
+	// For CONDITION_FAILED and CHANGED: the object's version now; absent if it does not exist or is unknown.
 	CurrentVersion *uint64 `protobuf:"varint,2,opt,name=current_version,json=currentVersion,proto3,oneof" json:"current_version,omitempty"`
 	// For CONDITION_FAILED: the rule that rejected, the first in the order below.
 	Rule          Failure_Rule `protobuf:"varint,3,opt,name=rule,proto3,enum=shoal.v1.Failure_Rule" json:"rule,omitempty"`

@@ -55,7 +55,7 @@ type ObjectStoreClient interface {
 	Put(ctx context.Context, in *PutRequest, opts ...grpc.CallOption) (*PutResponse, error)
 	// One object, or a range of its bytes, in one message (at most 4 MiB).
 	Get(ctx context.Context, in *GetRequest, opts ...grpc.CallOption) (*GetResponse, error)
-	// What is known about an object, without its value.
+	// The properties of an object, without its value.
 	Head(ctx context.Context, in *HeadRequest, opts ...grpc.CallOption) (*HeadResponse, error)
 	// Deletes one object. Deleting what does not exist succeeds, unless a rule rejects it.
 	Delete(ctx context.Context, in *DeleteRequest, opts ...grpc.CallOption) (*DeleteResponse, error)
@@ -322,7 +322,7 @@ type ObjectStoreServer interface {
 	Put(context.Context, *PutRequest) (*PutResponse, error)
 	// One object, or a range of its bytes, in one message (at most 4 MiB).
 	Get(context.Context, *GetRequest) (*GetResponse, error)
-	// What is known about an object, without its value.
+	// The properties of an object, without its value.
 	Head(context.Context, *HeadRequest) (*HeadResponse, error)
 	// Deletes one object. Deleting what does not exist succeeds, unless a rule rejects it.
 	Delete(context.Context, *DeleteRequest) (*DeleteResponse, error)

@@ -146,7 +146,7 @@ class ObjectStoreServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def Head(self, request, context):
-        """What is known about an object, without its value.
+        """The properties of an object, without its value.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
