@@ -51,7 +51,7 @@ pub(crate) fn put_prefix(flag: u8, message: &mut Buffer) {
 }
 
 /// The whole buffer in one piece: copied if it has several chunks.
-pub(crate) fn into_contiguous(mut buffer: Buffer) -> bytes::Bytes {
+pub(crate) fn into_contiguous(mut buffer: Box<Buffer>) -> bytes::Bytes {
     buffer.copy_to_bytes(buffer.len())
 }
 

@@ -22,7 +22,7 @@ impl Encoder {
         if !self.text {
             return data;
         }
-        Box::new(Bytes::from(STANDARD.encode(into_contiguous(*data))).into())
+        Box::new(Bytes::from(STANDARD.encode(into_contiguous(data))).into())
     }
 
     /// The trailers as a last message.

@@ -2,6 +2,7 @@
 //! device: each frame while it is in the processor's cache, and the memory into which its connection was read is soon free for the next
 //! frames. Other values are the received frames, cut at the bounds of the value.
 
+use std::cmp::Ordering;
 use std::pin::Pin;
 
 use bytes::{Buf, Bytes};
@@ -68,8 +69,8 @@ pub(crate) fn append_frame(message: &mut Buffer, frame: Bytes) {
 
 /// The one message of a request.
 struct Received<T> {
-    /// The message in its frames, without the prefix; empty for a placed one.
-    message: Buffer,
+    /// The message in its frames, without the prefix; empty for a placed one. Boxed, because it is moved several times.
+    message: Box<Buffer>,
     placed: Option<Placed<T>>,
 }
 
@@ -86,7 +87,7 @@ async fn receive_frames<T>(
     body: &mut impl FrameBody,
     mut place: impl FnMut(&mut Buffer, usize) -> Option<Placed<T>>,
 ) -> Result<Received<T>, Status> {
-    let mut message = Buffer::new();
+    let mut message = Box::new(Buffer::new());
     let mut placed: Option<Placed<T>> = None;
     let mut came = 0;
     // The message's length with its prefix, once the prefix has arrived.
@@ -146,13 +147,14 @@ pub(super) async fn receive_end(body: &mut impl FrameBody) -> Result<(), Status>
 }
 
 /// The one message of a request, without its prefix.
-pub(super) async fn receive_message(mut body: impl FrameBody) -> Result<Buffer, Status> {
+pub(super) async fn receive_message(mut body: impl FrameBody) -> Result<Box<Buffer>, Status> {
     receive_frames::<()>(&mut body, |_, _| None).await.map(|received| received.message)
 }
 
-/// The request of a call.
-pub(super) async fn receive<M: Valued>(body: impl FrameBody) -> Result<WithValue<M::Request>, Status> {
-    split::<M>(receive_message(body).await?)
+/// The request of a call that stores no value.
+pub(super) async fn receive<M: Valued>(body: impl FrameBody) -> Result<M::Request, Status> {
+    const { assert!(M::VALUE_IN.is_none(), "a request with a value is received to the store") };
+    M::Request::decode(receive_message(body).await?).map_err(not_protobuf)
 }
 
 /// The request of a call that stores a value. `place` returns memory for a value of a known length, if it has some: the end of the request
@@ -174,7 +176,7 @@ pub(crate) async fn receive_to_store<M: Valued>(
         return Ok(WithValue { message, value: Value::Received(value, permit) });
     }
     let WithValue { message, value } = split::<M>(message)?;
-    Ok(WithValue { message, value: Value::Chunks(Box::new(value)) })
+    Ok(WithValue { message, value: Value::Chunks(value) })
 }
 
 /// The fields before the value, and the value's offset, in a message of `whole` bytes of which `received` has arrived. `None` if the
@@ -196,23 +198,25 @@ fn value_ahead<M: Valued>(received: &Buffer, whole: usize) -> Option<(M::Request
 }
 
 /// Splits `message`. As in protobuf, the last of several fields with the value counts.
-fn split<M: Valued>(mut message: Buffer) -> Result<WithValue<M::Request>, Status> {
-    let mut with_value = WithValue::from(M::Request::default());
+fn split<M: Valued>(mut message: Box<Buffer>) -> Result<WithValue<M::Request, Box<Buffer>>, Status> {
+    let mut request = M::Request::default();
+    let mut value = None;
     while message.has_remaining() {
         let (field, wire_type) = decode_key(&mut message).map_err(not_protobuf)?;
         if M::VALUE_IN != Some(field) || wire_type != WireType::LengthDelimited {
-            let merged =
-                with_value.message.merge_field(field, wire_type, &mut message, DecodeContext::default());
+            let merged = request.merge_field(field, wire_type, &mut message, DecodeContext::default());
             merged.map_err(not_protobuf)?;
             continue;
         }
         let bytes = decode_varint(&mut message).map_err(not_protobuf)?;
-        if bytes > message.len() as u64 {
-            return Err(not_protobuf("it ends in the middle of a field"));
+        match bytes.cmp(&(message.len() as u64)) {
+            Ordering::Less => value = Some(Box::new(take_front(&mut message, bytes as usize))),
+            // The value is the last field.
+            Ordering::Equal => return Ok(WithValue { message: request, value: message }),
+            Ordering::Greater => return Err(not_protobuf("it ends in the middle of a field")),
         }
-        with_value.value = take_front(&mut message, bytes as usize);
     }
-    Ok(with_value)
+    Ok(WithValue { message: request, value: value.unwrap_or_default() })
 }
 
 /// Receives a request of one of several methods, long values into memory of `store`: for tests of invalid requests.

@@ -72,7 +72,7 @@ where
 /// Answers `call` with the messages of `operation`.
 pub(crate) async fn server_streaming<M: Valued + ServerStreaming, F, S, R>(
     call: Call,
-    operation: impl FnOnce(Authenticated<WithValue<M::Request>>) -> F,
+    operation: impl FnOnce(Authenticated<M::Request>) -> F,
 ) -> HttpResponse
 where
     F: Future<Output = Result<S, Failure>>,

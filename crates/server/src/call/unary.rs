@@ -27,13 +27,13 @@ pub(super) fn encode<T: prost::Message>(value_out: Option<u32>, answer: WithValu
     let WithValue { message, value } = answer;
     let mut answer = Box::new(Buffer::new());
     message.encode_raw(&mut *answer);
-    if let Some(field) = value_out.filter(|_| !value.is_empty()) {
+    if let Some((field, value)) = value_out.zip(value).filter(|(_, value)| !value.is_empty()) {
         encode_key(field, WireType::LengthDelimited, &mut *answer);
         encode_varint(value.len() as u64, &mut *answer);
         match value.len() {
             // Cheaper than another chunk.
             ..=COPY_BYTES_MAX => value.chunks().for_each(|chunk| answer.append_copy(chunk)),
-            _ => answer.append_buffer(value),
+            _ => answer.append_buffer(*value),
         }
     }
     put_prefix(0, &mut answer);
@@ -43,7 +43,7 @@ pub(super) fn encode<T: prost::Message>(value_out: Option<u32>, answer: WithValu
 /// Answers `call` with `operation`.
 pub(crate) async fn unary<M: Valued + Unary, F, R>(
     call: Call,
-    operation: impl FnOnce(Authenticated<WithValue<M::Request>>) -> F,
+    operation: impl FnOnce(Authenticated<M::Request>) -> F,
 ) -> HttpResponse
 where
     F: Future<Output = Result<R, Failure>>,
@@ -111,7 +111,7 @@ where
         return status.into_http();
     }
     // A write that answers with a value found one, and wrote nothing.
-    let has_written = M::WRITES && answer.value.is_empty();
+    let has_written = M::WRITES && answer.value.as_ref().is_none_or(|value| value.is_empty());
     let answer = encode(M::VALUE_OUT, answer);
     respond_one(answer, permit, has_written)
 }
@@ -178,8 +178,7 @@ mod tests {
             let memory: Vec<_> = held.value.chunks().map(range_of).collect();
             let request = v1::GetRequest { key: "k".into(), ..Default::default() };
             let answer =
-                block_on(crate::operations::get::get(admitted(&store, request.into()), permit(2 << 20)))
-                    .unwrap();
+                block_on(crate::operations::get::get(admitted(&store, request), permit(2 << 20))).unwrap();
             let whole = encode(v1::Get::VALUE_OUT, answer);
             let head_bytes = whole.first_chunk().len();
             assert!(head_bytes < 100);
@@ -229,7 +228,7 @@ mod tests {
             frames(&value, frame_bytes).into_iter().for_each(|frame| chunks.append_external(frame));
             let answer = WithValue {
                 message: v1::GetResponse { info: info.clone(), ..Default::default() },
-                value: chunks,
+                value: Some(Box::new(chunks)),
             };
             let whole = encode(v1::Get::VALUE_OUT, answer).to_vec();
             let expected = v1::GetResponse { info, value: value.into() };

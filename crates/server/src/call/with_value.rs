@@ -43,9 +43,10 @@ valued! {
     key_value::Delete: in None, out None, writes true;
 }
 
-/// A message whose value is separate.
-#[derive(Debug, Default)]
-pub(crate) struct WithValue<T, V = Buffer> {
+/// A message whose value is separate. Values of answers are boxed: an answer is moved several times, and a buffer moves with its built-in
+/// storage.
+#[derive(Debug)]
+pub(crate) struct WithValue<T, V = Option<Box<Buffer>>> {
     /// The message with an empty value.
     pub(crate) message: T,
     /// The value, in its original memory.
@@ -54,6 +55,6 @@ pub(crate) struct WithValue<T, V = Buffer> {
 
 impl<T> From<T> for WithValue<T> {
     fn from(message: T) -> Self {
-        Self { message, value: Buffer::new() }
+        Self { message, value: None }
     }
 }

@@ -15,7 +15,6 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::{JoinError, JoinSet};
 
 use crate::auth::Authenticated;
-use crate::call::with_value::WithValue;
 use crate::failure::Failure;
 
 /// Backups at the same time: each holds a snapshot, and some MiB that the flow does not count.
@@ -23,12 +22,12 @@ pub(crate) const BACKUPS_MAX: usize = 2;
 
 /// A backup of the store as it is now, or of the changes since the backup that the request names.
 pub(crate) async fn backup(
-    request: Authenticated<WithValue<v1::BackupRequest>>,
+    request: Authenticated<v1::BackupRequest>,
     permits: &Arc<Semaphore>,
 ) -> Result<impl Stream<Item = Result<v1::BackupResponse, Failure>> + Send + 'static, Failure> {
     let (request, admitted) = request.take();
     let store = admitted.to_read_all()?;
-    let since = request.message.since.map(last_backup).transpose()?;
+    let since = request.since.map(last_backup).transpose()?;
     let busy = |_| Failure::busy("two other backups are running");
     let permit = Arc::clone(permits).try_acquire_owned().map_err(busy)?;
     let number = SystemEntropy.next_u64();

@@ -4,13 +4,12 @@ use shoal_api::v1;
 use shoal_engine::{BucketPage, check_bucket};
 
 use crate::auth::Authenticated;
-use crate::call::with_value::WithValue;
 use crate::failure::Failure;
 
 pub(crate) async fn list_buckets(
-    request: Authenticated<WithValue<v1::ListBucketsRequest>>,
+    request: Authenticated<v1::ListBucketsRequest>,
 ) -> Result<v1::ListBucketsResponse, Failure> {
-    let (WithValue { message, .. }, admitted) = request.take();
+    let (message, admitted) = request.take();
     if !message.start_after.is_empty() {
         check_bucket(&message.start_after).map_err(|error| Failure::of(&error))?;
     }

@@ -9,9 +9,9 @@ use crate::convert;
 use crate::failure::Failure;
 
 pub(crate) async fn delete(
-    request: Authenticated<WithValue<v1::DeleteRequest>>,
+    request: Authenticated<v1::DeleteRequest>,
 ) -> Result<WithValue<v1::DeleteResponse>, Failure> {
-    let (WithValue { message, .. }, admitted) = request.take();
+    let (message, admitted) = request.take();
     let key = convert::object_key(&message.bucket, &message.key)?;
     let done = remove(&admitted, &key, convert::rules(message.rules)).await?;
     let deleted = done.deleted.map(|version| version.0);

@@ -8,7 +8,6 @@ use shoal_base::BLOCK_BYTES;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::auth::Authenticated;
-use crate::call::with_value::WithValue;
 use crate::failure::Failure;
 
 /// Runs in one message: less than 1 MiB of varints.
@@ -18,7 +17,7 @@ pub(crate) const READERS_MAX: usize = 1;
 
 /// The free runs as they are now, a message at a time.
 pub(crate) fn free_space(
-    request: Authenticated<WithValue<v1::FreeSpaceRequest>>,
+    request: Authenticated<v1::FreeSpaceRequest>,
     permits: &Arc<Semaphore>,
 ) -> Result<impl Stream<Item = Result<v1::FreeSpaceResponse, Failure>> + Send + 'static, Failure> {
     let (_, admitted) = request.take();

@@ -14,10 +14,10 @@ use crate::flow::MemoryPermit;
 
 /// Reads nothing of a value for which `permit` has no room.
 pub(crate) async fn get(
-    request: Authenticated<WithValue<v1::GetRequest>>,
+    request: Authenticated<v1::GetRequest>,
     permit: Arc<MemoryPermit>,
 ) -> Result<WithValue<v1::GetResponse>, Failure> {
-    let (WithValue { message, .. }, admitted) = request.take();
+    let (message, admitted) = request.take();
     let key = convert::object_key(&message.bucket, &message.key)?;
     let range = convert::range(message.range);
     let bytes_max = message.value_bytes_max.unwrap_or(VALUE_BYTES_SINGLE_MAX).min(VALUE_BYTES_SINGLE_MAX);
@@ -32,7 +32,7 @@ pub(crate) async fn get(
         )));
     }
     let message = v1::GetResponse { info: Some(convert::info(&object.info)), ..Default::default() };
-    Ok(WithValue { message, value: object.value })
+    Ok(WithValue { message, value: Some(Box::new(object.value)) })
 }
 
 /// Reads the bytes of an object in `range`, if `permit` has room for them. A read from memory needs no future of the store; the others are
@@ -82,11 +82,11 @@ mod tests {
         block_on(store.put(&key, vec![7; 1 << 20].into(), Default::default())).unwrap();
         let asked = |room: usize| {
             let request = v1::GetRequest { key: "k".into(), ..Default::default() };
-            block_on(get(admitted(&store, request.into()), permit(room)))
+            block_on(get(admitted(&store, request), permit(room)))
         };
         assert_eq!(asked((1 << 20) - 1).unwrap_err().kind(), Kind::Overloaded);
         assert_eq!(store.stat().value_bytes_read, 0);
-        assert_eq!(asked(1 << 20).unwrap().value.len(), 1 << 20);
+        assert_eq!(asked(1 << 20).unwrap().value.unwrap().len(), 1 << 20);
         assert_eq!(store.stat().value_bytes_read, 1 << 20);
     }
 }

@@ -6,14 +6,11 @@ use shoal_engine::{Error, Store, block_on};
 use tokio::sync::oneshot;
 
 use crate::auth::Authenticated;
-use crate::call::with_value::WithValue;
 use crate::failure::Failure;
 
 /// The growth is complete when the answer goes out. A caller that disconnects does not stop it.
-pub(crate) async fn grow(
-    request: Authenticated<WithValue<v1::GrowRequest>>,
-) -> Result<v1::GrowResponse, Failure> {
-    let (WithValue { message, .. }, admitted) = request.take();
+pub(crate) async fn grow(request: Authenticated<v1::GrowRequest>) -> Result<v1::GrowResponse, Failure> {
+    let (message, admitted) = request.take();
     let store = admitted.to_administer()?.clone();
     let blocks = message.bytes.map(|bytes| bytes / BLOCK_BYTES_U64);
     if let Some(blocks) = blocks.filter(|_| !message.force) {

@@ -8,9 +8,9 @@ use crate::convert;
 use crate::failure::Failure;
 
 pub(crate) async fn head(
-    request: Authenticated<WithValue<v1::HeadRequest>>,
+    request: Authenticated<v1::HeadRequest>,
 ) -> Result<WithValue<v1::HeadResponse>, Failure> {
-    let (WithValue { message, .. }, admitted) = request.take();
+    let (message, admitted) = request.take();
     let key = convert::object_key(&message.bucket, &message.key)?;
     let info = admitted.to_read(key.bucket())?.head(&key).await.map_err(|error| Failure::of(&error))?;
     let info = info.ok_or_else(|| Failure::not_found(&key))?;

@@ -36,15 +36,15 @@ pub(crate) async fn create(
 }
 
 pub(crate) async fn retrieve(
-    request: Authenticated<WithValue<RetrieveRequest>>,
+    request: Authenticated<RetrieveRequest>,
     bucket: &str,
     permit: Arc<MemoryPermit>,
 ) -> Result<WithValue<RetrieveResponse>, Failure> {
-    let (WithValue { message, .. }, admitted) = request.take();
+    let (message, admitted) = request.take();
     let key = convert::object_key(bucket, &message.key)?;
     let object = read(admitted.to_read(key.bucket())?, &key, ByteRange::ALL, &permit).await?;
     let object = object.ok_or_else(|| Failure::not_found(&key))?;
-    Ok(WithValue { message: RetrieveResponse::default(), value: object.value })
+    Ok(WithValue { message: RetrieveResponse::default(), value: Some(Box::new(object.value)) })
 }
 
 pub(crate) async fn update(
@@ -61,10 +61,10 @@ pub(crate) async fn update(
 }
 
 pub(crate) async fn delete(
-    request: Authenticated<WithValue<DeleteRequest>>,
+    request: Authenticated<DeleteRequest>,
     bucket: &str,
 ) -> Result<WithValue<DeleteResponse>, Failure> {
-    let (WithValue { message, .. }, admitted) = request.take();
+    let (message, admitted) = request.take();
     let key = convert::object_key(bucket, &message.key)?;
     super::delete::remove(&admitted, &key, RejectRules::default()).await?;
     Ok(DeleteResponse {}.into())

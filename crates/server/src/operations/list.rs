@@ -7,7 +7,6 @@ use shoal_base::limits::KEY_BYTES_MAX;
 use shoal_engine::{DamagedRange, ListPage, ListRequest, check_bucket};
 
 use crate::auth::Authenticated;
-use crate::call::with_value::WithValue;
 use crate::convert;
 use crate::failure::Failure;
 
@@ -15,10 +14,8 @@ use crate::failure::Failure;
 /// all the metadata that is allowed would not.
 const ENTRIES_BYTES_MAX: usize = 3 << 20;
 
-pub(crate) async fn list(
-    request: Authenticated<WithValue<v1::ListRequest>>,
-) -> Result<v1::ListResponse, Failure> {
-    let (WithValue { message, .. }, admitted) = request.take();
+pub(crate) async fn list(request: Authenticated<v1::ListRequest>) -> Result<v1::ListResponse, Failure> {
+    let (message, admitted) = request.take();
     let request = list_request(message)?;
     let store = admitted.to_read(&request.bucket)?;
     let page = store.list(&request).await.map_err(|error| Failure::of(&error))?;

@@ -112,12 +112,12 @@ enum Outcome {
     /// A write that is complete when it is durable.
     Placed(Ticket),
     /// A result, and its value.
-    Done(Box<WithValue<v1::OperationResult>>),
+    Done(Box<WithValue<v1::OperationResult, Buffer>>),
 }
 
 impl From<v1::OperationResult> for Outcome {
     fn from(result: v1::OperationResult) -> Self {
-        Self::Done(Box::new(result.into()))
+        Self::Done(Box::new(WithValue { message: result, value: Buffer::new() }))
     }
 }
 

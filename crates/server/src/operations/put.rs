@@ -139,7 +139,7 @@ async fn existing(store: &Store, key: &ObjectKey) -> Result<Option<WithValue<v1:
                 value_omitted,
                 ..Default::default()
             },
-            value: if value_omitted { Buffer::new() } else { object.value },
+            value: (!value_omitted).then(|| Box::new(object.value)),
         }
     }))
 }

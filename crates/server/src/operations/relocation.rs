@@ -3,13 +3,10 @@
 use shoal_api::v1;
 
 use crate::auth::Authenticated;
-use crate::call::with_value::WithValue;
 use crate::failure::Failure;
 
-pub(crate) fn relocation(
-    request: Authenticated<WithValue<v1::MovingRequest>>,
-) -> Result<v1::MovingResponse, Failure> {
-    let (WithValue { message, .. }, admitted) = request.take();
+pub(crate) fn relocation(request: Authenticated<v1::MovingRequest>) -> Result<v1::MovingResponse, Failure> {
+    let (message, admitted) = request.take();
     let store = admitted.to_administer()?;
     if message.pause {
         store.pause_relocation();

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use shoal_api::v1;
 
 use crate::auth::Authenticated;
-use crate::call::with_value::WithValue;
 use crate::failure::Failure;
 
 /// Makes texts with their names, without secrets, for a report.
@@ -27,7 +26,7 @@ impl ReportSource {
 
     pub(crate) fn report(
         &self,
-        request: &Authenticated<WithValue<v1::ReportRequest>>,
+        request: &Authenticated<v1::ReportRequest>,
     ) -> Result<v1::ReportResponse, Failure> {
         request.to_administer()?;
         let part = |(name, text)| v1::ReportPart { name, text };

@@ -10,7 +10,6 @@ use shoal_metrics::{FrontendMetrics, Metrics, RequestCounts, Usage};
 
 use crate::admission::Admission;
 use crate::auth::Authenticated;
-use crate::call::with_value::WithValue;
 use crate::failure::Failure;
 use crate::flow::Flow;
 
@@ -35,7 +34,7 @@ pub(crate) struct ServerFigures<'a> {
 }
 
 pub(crate) fn stat(
-    request: &Authenticated<WithValue<v1::StatRequest>>,
+    request: &Authenticated<v1::StatRequest>,
     server: &ServerFigures<'_>,
 ) -> Result<v1::StatResponse, Failure> {
     let ServerFigures { counters, admission, flow, metrics } = server;

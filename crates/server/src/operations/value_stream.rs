@@ -100,9 +100,9 @@ async fn next_part(parts: &mut Messages<impl FrameBody>) -> Result<Option<Part>,
 
 /// Reads one object, or a range of it.
 pub(crate) async fn get_stream(
-    request: Authenticated<WithValue<v1::GetStreamRequest>>,
+    request: Authenticated<v1::GetStreamRequest>,
 ) -> Result<impl Stream<Item = Result<WithValue<v1::GetStreamResponse>, Failure>> + Send + 'static, Failure> {
-    let (WithValue { message, .. }, admitted) = request.take();
+    let (message, admitted) = request.take();
     let key = convert::object_key(&message.bucket, &message.key)?;
     let value = admitted.to_read(key.bucket())?.get_stream(&key, convert::range(message.range)).await;
     let value = value.map_err(|error| Failure::of(&error))?.ok_or_else(|| Failure::not_found(&key))?;
@@ -131,16 +131,16 @@ impl Sending {
                 // An empty value has one message too: the info.
                 None => {
                     let info = self.info.take();
-                    return Ok(info.map(|info| message(Some(info), Buffer::new())));
+                    return Ok(info.map(|info| message(Some(info), None)));
                 }
             }
         }
         let chunk = take_front(&mut self.piece, CHUNK_BYTES_MAX);
-        Ok(Some(message(self.info.take(), chunk)))
+        Ok(Some(message(self.info.take(), Some(Box::new(chunk)))))
     }
 }
 
-fn message(info: Option<v1::ObjectInfo>, chunk: Buffer) -> WithValue<v1::GetStreamResponse> {
+fn message(info: Option<v1::ObjectInfo>, chunk: Option<Box<Buffer>>) -> WithValue<v1::GetStreamResponse> {
     WithValue { message: v1::GetStreamResponse { info, chunk: Bytes::new() }, value: chunk }
 }
 

@@ -6,6 +6,7 @@ use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use http_body::{Body, Frame};
+use shoal_buffer::Buffer;
 use shoal_engine::block_on;
 use tonic::Status;
 
@@ -18,7 +19,7 @@ pub(crate) fn frames(bytes: &[u8], frame_bytes: usize) -> Vec<Bytes> {
 }
 
 /// The request in `frames`, with its value in their memory.
-pub(crate) fn received<M: Valued>(frames: Vec<Bytes>) -> Result<WithValue<M::Request>, Status> {
+pub(crate) fn received<M: Valued>(frames: Vec<Bytes>) -> Result<WithValue<M::Request, Buffer>, Status> {
     let mut body = Frames(frames.into_iter());
     let WithValue { message, value } = block_on(receive_to_store::<M>(&mut body, |_, _| None))?;
     Ok(WithValue { message, value: value.into_buffer() })
