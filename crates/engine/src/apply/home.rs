@@ -25,6 +25,8 @@ use crate::gc::rewrite::{LiveValue, MoveStep};
 use crate::memtable::Memtable;
 use crate::tablet::tree_io::{owner_of, tree_of};
 
+/// Bytes of values that count as one request of the budget: a flush waits about as long for them as for a read.
+const BYTES_OF_A_REQUEST: usize = 32 << 10;
 /// Halvings of a run to find a hole for it.
 const HOLE_HALVES: usize = 3;
 
@@ -83,6 +85,7 @@ impl<'a> Work<'a> {
         let mut moves = moves.into_iter().peekable();
         let records = frozen.map(|frozen| frozen.sorted(applied, |some| progress.note(some)));
         let mut records = records.unwrap_or_default().into_iter();
+        progress.brings_home(records.as_slice());
         self.ops.reserve(records.len() + moves.len());
         while !records.as_slice().is_empty() {
             fetch(records.as_slice().iter().take(FETCHED).map(|record| &**record));
@@ -165,7 +168,7 @@ impl<'a> Work<'a> {
         } else {
             self.own_extents(value)?;
         }
-        if self.writes.bytes >= self.checkpointer.home_bytes_in_flight() {
+        if self.writes.is_full(self.checkpointer) {
             self.writes.write(self.checkpointer).await?;
         }
         Ok(())
@@ -294,6 +297,14 @@ struct HomeWrites {
 }
 
 impl HomeWrites {
+    /// Returns true if no more may be in flight. Beside foreground requests each piece may be a request.
+    fn is_full(&self, checkpointer: &Checkpointer) -> bool {
+        let depth = checkpointer.home_writes_in_flight();
+        let bytes_max =
+            depth.saturating_mul(BYTES_OF_A_REQUEST).min(checkpointer.tuning.apply_bytes_in_flight);
+        self.pieces.len() >= depth || self.bytes >= bytes_max
+    }
+
     fn add(&mut self, block: u64, memory: shoal_device::IoBuf) {
         self.bytes += memory.len();
         self.pieces.push((block, memory));

@@ -28,9 +28,6 @@ use crate::memtable::admission::Admission;
 use crate::tablet::tablets::Tablets;
 use crate::tablet::tree_io::{PoolSink, depth_of};
 
-/// Bytes of values that count as one request of the budget: a flush waits about as long for them as for a read.
-const HOME_BYTES_OF_A_REQUEST: usize = 32 << 10;
-
 /// The owners that a checkpoint works with, and its own state. The store builds it once.
 pub(crate) struct Checkpointer {
     pub device: Device,
@@ -141,10 +138,9 @@ impl Checkpointer {
         (self.helpers.is_some() && !self.closing.is_begun()).then_some(&*self.tablets.admission)
     }
 
-    /// Bytes of values that an apply writes at a time.
-    pub(crate) fn home_bytes_in_flight(&self) -> usize {
-        let depth = depth_of(&self.pool, self.pacing());
-        depth.saturating_mul(HOME_BYTES_OF_A_REQUEST).min(self.tuning.apply_bytes_in_flight)
+    /// Writes of values that an apply may have in flight.
+    pub(crate) fn home_writes_in_flight(&self) -> usize {
+        depth_of(&self.pool, self.pacing())
     }
 
     /// Measures whether the store is quiet.

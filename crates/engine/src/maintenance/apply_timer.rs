@@ -63,7 +63,7 @@ impl ApplyTimer {
     /// The nanoseconds that the next apply may take: half of the time until the memtables are nearly full, and a tablet's share of the
     /// period.
     pub(crate) fn time_ns(&self, inner: &Inner) -> u64 {
-        let share = APPLY_AFTER_NS * 8 / 10 / inner.tablets.all().len() as u64;
+        let share = APPLY_AFTER_NS * 9 / 10 / inner.tablets.all().len() as u64;
         let room = inner.tablets.admission.room_below(LATE_PERMILLE) as u64;
         let until_full = u128::from(room) * 1_000_000_000 / u128::from(self.rate.max(1));
         share.min(u64::try_from(until_full / 2).unwrap_or(u64::MAX))
