@@ -5,6 +5,7 @@
 
 use shoal_base::Run;
 use shoal_base::sync::Mutex;
+use shoal_base::sync::atomic::{AtomicBool, Ordering};
 use shoal_space::{Space, Victim};
 
 /// See the top of the file.
@@ -12,6 +13,8 @@ use shoal_space::{Space, Victim};
 pub struct ClosedGroups {
     /// This lock comes before the allocator's locks.
     victims: Mutex<Vec<Victim>>,
+    /// True while the contents of the groups go to short free runs only.
+    fills_short_runs: AtomicBool,
 }
 
 impl ClosedGroups {
@@ -27,6 +30,21 @@ impl ClosedGroups {
         true
     }
 
+    /// Closes `groups`, whose contents go to short free runs, as the pages of applies do until all groups are open. Returns false if none
+    /// could be closed.
+    pub fn close_scattered(&self, space: &Space, groups: &[Run]) -> bool {
+        let mut victims = self.victims.lock();
+        assert!(victims.is_empty(), "one round at a time closes groups");
+        victims.extend(groups.iter().filter_map(|&group| space.close(group)));
+        self.fills_short_runs.store(!victims.is_empty(), Ordering::Relaxed);
+        !victims.is_empty()
+    }
+
+    /// Returns true if pages should go to short free runs, because long ones are being made.
+    pub fn fills_short_runs(&self) -> bool {
+        self.fills_short_runs.load(Ordering::Relaxed)
+    }
+
     /// The closed groups, with the number of their used blocks when they were closed.
     pub fn groups(&self) -> Vec<Victim> {
         self.victims.lock().clone()
@@ -37,6 +55,9 @@ impl ClosedGroups {
         let mut victims = self.victims.lock();
         let opened: Vec<Victim> = victims.extract_if(.., |victim| is_done(victim)).collect();
         opened.iter().for_each(|&victim| space.open(victim));
+        if victims.is_empty() {
+            self.fills_short_runs.store(false, Ordering::Relaxed);
+        }
         opened
     }
 }

@@ -43,6 +43,8 @@ struct Limit {
     /// The reason why not even the shortest step fits; `None` if the last step did.
     reached: Option<String>,
     said_ns: Option<u64>,
+    /// The last time that a step did not fit.
+    last_ns: Option<u64>,
     /// The number of times that this was reached and not logged.
     unsaid: u64,
 }
@@ -52,6 +54,7 @@ impl GrowthHistory {
     /// times.
     pub fn reached(&self, now_ns: u64, why: &str) -> Option<u64> {
         let mut limit = self.limit.lock();
+        limit.last_ns = Some(now_ns);
         if limit.reached.replace(why.to_owned()).is_some() {
             return None;
         }
@@ -66,6 +69,13 @@ impl GrowthHistory {
     /// The reason why the file cannot grow; `None` if the last attempt could.
     pub fn cannot_grow(&self) -> Option<String> {
         self.limit.lock().reached.clone()
+    }
+
+    /// Returns true if the file cannot grow, or could not within the last `time_ns`.
+    pub fn was_reached(&self, now_ns: u64, time_ns: u64) -> bool {
+        let limit = self.limit.lock();
+        limit.reached.is_some()
+            || limit.last_ns.is_some_and(|last_ns| now_ns.saturating_sub(last_ns) < time_ns)
     }
 
     /// Notes the blocks that the file could have if it took all free space of its file system; `None` if that is
@@ -192,6 +202,7 @@ mod tests {
         assert_eq!((growth.room_to_grow(100, 1_000), growth.cannot_grow()), (900, None));
         growth.note_room(None);
         assert_eq!(growth.room_to_grow(100, 1_000), 900, "a device");
+        assert!(growth.was_reached(9, 10) && !growth.was_reached(10, 10), "it could not grow a while ago");
     }
 
     #[test]

@@ -17,9 +17,9 @@ use crate::manager::SpaceManager;
 const PIECE_BLOCKS: u64 = 256;
 /// Holes at most: a few megabytes of memory, and a fraction of a second to allocate the room of the rest at an opening.
 const HOLES_MAX: usize = 65_536;
-/// A hole has at most this number of blocks: 16 MiB. The file system blocks writes to the file while it punches one.
+/// A new hole has at most this number of blocks: 16 MiB. The file system blocks writes to the file while it punches one.
 pub const HOLE_BLOCKS_MAX: u32 = 4_096;
-/// A hole has at least this number of blocks, 64 KiB: shorter ones cut the file into more extents than they save.
+/// A hole beside no other has at least this number of blocks, 64 KiB: shorter ones cut the file into more extents than they save.
 pub const HOLE_BLOCKS_MIN: u32 = 16;
 
 /// A hole.
@@ -45,8 +45,32 @@ impl Maps {
     }
 }
 
+/// Makes one hole of `run` and its neighbours in the same group: short holes beside others do not count towards the limit.
+fn join(map: &mut BTreeMap<u64, u32>, run: Run, group_blocks: u64) {
+    let (mut start, mut end) = (run.block, run.end());
+    if let Some((&block, &blocks)) = map.range(..run.block).next_back()
+        && block + u64::from(blocks) == start
+        && block / group_blocks == start / group_blocks
+    {
+        start = block;
+    }
+    if let Some(&blocks) = map.get(&end)
+        && end / group_blocks == run.block / group_blocks
+    {
+        map.remove(&end);
+        end += u64::from(blocks);
+    }
+    if start < run.block {
+        map.remove(&run.block);
+    }
+    assert!(start <= run.block && run.end() <= end, "a hole gets no shorter (INV-41)");
+    map.insert(start, (end - start) as u32);
+}
+
 /// The holes of a store.
 pub struct Holes {
+    /// Blocks of a group: holes of different groups are not joined.
+    group_blocks: u64,
     /// A bit for each piece in which a block was freed since the last look.
     touched: Box<[AtomicU64]>,
     is_touched: AtomicBool,
@@ -56,11 +80,12 @@ pub struct Holes {
 }
 
 impl Holes {
-    /// No holes, in a space of `blocks_max` blocks.
+    /// No holes, in a space of `blocks_max` blocks in groups of `group_blocks`.
     #[must_use]
-    pub fn new(blocks_max: u64) -> Self {
+    pub fn new(blocks_max: u64, group_blocks: u32) -> Self {
         let words = usize::try_from(blocks_max.div_ceil(64 * PIECE_BLOCKS)).unwrap_or(usize::MAX);
         Self {
+            group_blocks: u64::from(group_blocks),
             touched: (0..words).map(|_| AtomicU64::new(0)).collect(),
             is_touched: AtomicBool::new(true),
             maps: Mutex::default(),
@@ -91,6 +116,16 @@ impl Holes {
     pub fn is_full(&self) -> bool {
         let maps = self.maps.lock();
         maps.punched.len() + maps.new.len() >= HOLES_MAX
+    }
+
+    /// Returns true if a hole ends before `run` or starts after it: the run can be punched without one more extent of the file.
+    fn is_beside(&self, run: Run) -> bool {
+        let maps = self.maps.lock();
+        [&maps.punched, &maps.new].into_iter().any(|map| {
+            let before = map.range(..run.block).next_back();
+            before.is_some_and(|(&block, &blocks)| block + u64::from(blocks) == run.block)
+                || map.contains_key(&run.end())
+        })
     }
 
     /// Returns true if a hole is not punched.
@@ -143,10 +178,14 @@ impl Holes {
                 "hole {run} overlaps {before:?} (INV-41)"
             );
         }
-        maps.of(is_punched).insert(run.block, run.blocks);
+        let map = maps.of(is_punched);
+        map.insert(run.block, run.blocks);
+        if is_punched {
+            join(map, run, self.group_blocks);
+        }
     }
 
-    /// Takes the lowest hole, at most `blocks_max` blocks of it. Its blocks still count.
+    /// Takes the lowest hole, at most `blocks_max` blocks of it, and no more than a new hole has. Its blocks still count.
     #[must_use]
     pub fn take_lowest(&self, blocks_max: u64) -> Option<Hole> {
         let mut maps = self.maps.lock();
@@ -154,7 +193,8 @@ impl Holes {
         let is_punched = first(&maps.punched) < first(&maps.new);
         let map = maps.of(is_punched);
         let (block, blocks) = map.pop_first()?;
-        let taken = u64::from(blocks).min(blocks_max.max(u64::from(HOLE_BLOCKS_MIN))) as u32;
+        let most = blocks_max.clamp(u64::from(HOLE_BLOCKS_MIN), u64::from(HOLE_BLOCKS_MAX));
+        let taken = u64::from(blocks).min(most) as u32;
         if taken < blocks {
             map.insert(block + u64::from(taken), blocks - taken);
         }
@@ -201,6 +241,15 @@ impl Touched {
     }
 }
 
+/// The parts of a free run that may become holes.
+fn parts_for_holes(touched: Option<&Touched>, run: Run) -> Vec<Run> {
+    if let Some(touched) = touched {
+        return touched.quiet_parts(run).collect();
+    }
+    let starts = (run.block..run.end()).step_by(HOLE_BLOCKS_MAX as usize);
+    starts.map(|at| Run::new(at, (run.end() - at).min(u64::from(HOLE_BLOCKS_MAX)) as u32)).collect()
+}
+
 impl SpaceManager {
     /// The holes.
     pub fn holes(&self) -> &Holes {
@@ -227,17 +276,21 @@ impl SpaceManager {
         self.holes.filled(hole.run);
     }
 
-    /// Long free runs in which no block was freed since the last look, from the highest group downwards, `blocks` blocks at most;
-    /// `touched` is that look.
-    pub fn quiet_runs(&self, touched: &Touched, blocks: u64) -> Vec<Run> {
+    /// Free runs that may become holes, from the highest group downwards, `blocks` blocks at most: long ones in which no block was freed
+    /// since the look `touched`; without a look, all long ones and those beside holes.
+    pub fn runs_for_holes(&self, touched: Option<&Touched>, blocks: u64) -> Vec<Run> {
         let group_blocks = u64::from(self.allocator().group_blocks());
         let end = self.data_end().div_ceil(group_blocks) as usize;
+        let least = if touched.is_some() { HOLE_BLOCKS_MIN } else { 1 };
         let (mut found, mut rest) = (Vec::new(), blocks);
         for group in (0..end).rev() {
-            for run in self.allocator().long_runs_of(group, HOLE_BLOCKS_MIN).into_iter().rev() {
-                for part in touched.quiet_parts(run) {
+            for run in self.allocator().long_runs_of(group, least).into_iter().rev() {
+                if run.blocks < HOLE_BLOCKS_MIN && !self.holes.is_beside(run) {
+                    continue;
+                }
+                for part in parts_for_holes(touched, run) {
                     let taken = u64::from(part.blocks).min(rest) as u32;
-                    if taken < HOLE_BLOCKS_MIN {
+                    if taken < part.blocks.min(HOLE_BLOCKS_MIN) {
                         return found;
                     }
                     rest -= u64::from(taken);
@@ -284,7 +337,7 @@ mod tests {
 
     #[test]
     fn quiet_parts_leave_out_recent_frees() {
-        let holes = Holes::new(100_000);
+        let holes = Holes::new(100_000, 4_096);
         holes.freed(Run::new(600, 300));
         let touched = holes.look();
         let parts = |run| touched.quiet_parts(run).collect::<Vec<_>>();
@@ -299,7 +352,7 @@ mod tests {
 
     #[test]
     fn holes_are_taken_in_parts_and_count_until_they_are_filled() {
-        let holes = Holes::new(100_000);
+        let holes = Holes::new(100_000, 4_096);
         [Run::new(100, 64), Run::new(300, 50)].into_iter().for_each(|run| holes.insert(run));
         let high = holes.take_not_punched().unwrap();
         assert_eq!((high.run, high.is_punched, holes.blocks()), (Run::new(300, 50), false, 114));
@@ -317,9 +370,31 @@ mod tests {
     }
 
     #[test]
+    fn punched_neighbours_are_one_hole_of_a_group() {
+        let holes = Holes::new(100_000, 4_096);
+        for run in [Run::new(4_000, 96), Run::new(4_096, 50), Run::new(4_150, 16), Run::new(4_146, 4)] {
+            assert_eq!(holes.is_beside(run), run.block != 4_000 && run.block != 4_150, "{run}");
+            holes.insert(run);
+            let taken = holes.take_not_punched().unwrap();
+            holes.put_back(Hole { is_punched: true, ..taken });
+        }
+        let runs: Vec<Run> = holes.all().iter().map(|hole| hole.run).collect();
+        assert_eq!(runs, [Run::new(4_000, 96), Run::new(4_096, 70)]);
+        assert_eq!(holes.blocks(), 166);
+        let holes = Holes::new(100_000, 8_192);
+        for block in [0, 4_096] {
+            holes.insert(Run::new(block, HOLE_BLOCKS_MAX));
+            holes.put_back(Hole { is_punched: true, ..holes.take_not_punched().unwrap() });
+        }
+        assert_eq!(holes.all().len(), 1);
+        let taken = holes.take_lowest(u64::MAX).map(|hole| hole.run);
+        assert_eq!(taken, Some(Run::new(0, 4_096)), "room is taken in steps");
+    }
+
+    #[test]
     #[should_panic(expected = "overlaps")]
     fn overlapping_holes_are_refused() {
-        let holes = Holes::new(1_000);
+        let holes = Holes::new(1_000, 4_096);
         holes.insert(Run::new(100, 64));
         holes.insert(Run::new(90, 20));
     }

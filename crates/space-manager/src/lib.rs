@@ -12,13 +12,14 @@
 //! Nothing here does I/O.
 //!
 //! Reading order: `manager.rs`; then its parts: `closed.rs` (groups that are being emptied), `holes.rs` (free blocks that
-//! were returned to the file system); beside it `own_space.rs` (buckets with separate groups) and `growth_history.rs` (the pace of the file's growth).
+//! were returned to the file system), `scattered.rs` (the choice of blocks to empty for the file system); beside it `own_space.rs` (buckets with separate groups) and `growth_history.rs` (the pace of the file's growth).
 
 mod closed;
 mod growth_history;
 mod holes;
 mod manager;
 mod own_space;
+mod scattered;
 
 pub use closed::ClosedGroups;
 pub use growth_history::GrowthHistory;
@@ -28,3 +29,4 @@ pub use manager::{
     TREE_BLOCKS_PER_RECORD,
 };
 pub use own_space::{OWN_SPACES_MAX, OwnSpace};
+pub use scattered::{SHORT_BLOCKS_MAX, Scattered};

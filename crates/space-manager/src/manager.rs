@@ -17,6 +17,7 @@ use smallvec::SmallVec;
 
 use crate::closed::ClosedGroups;
 use crate::holes::Holes;
+use crate::scattered::SHORT_BLOCKS_MAX;
 
 /// A bucket's number with the allocator; 0 has no separate space.
 pub type OwnerId = u16;
@@ -110,7 +111,7 @@ impl SpaceManager {
         let pending = (0..=tablets).map(|_| VecDeque::new()).collect();
         Arc::new(Self {
             // The cap may grow: pieces above the old one then count as touched.
-            holes: Holes::new(blocks_max),
+            holes: Holes::new(blocks_max, space.group_blocks()),
             space,
             state: Mutex::new(State { pending, pending_blocks: 0 }),
             reserved_blocks: AtomicU64::new(0),
@@ -168,6 +169,14 @@ impl SpaceManager {
     /// A run of exactly `blocks` blocks from a free run of at most `hole_blocks`.
     pub fn allocate_in_hole(&self, blocks: u32, hole_blocks: u32) -> Option<Run> {
         self.space.allocate_in_hole(blocks, hole_blocks)
+    }
+
+    /// A run for pages, of at most `blocks` blocks: the longest free run if all are shorter. While long runs are being made, a short one if
+    /// there is any.
+    pub fn allocate_for_pages(&self, blocks: u32) -> Option<Run> {
+        let is_short = self.closed.fills_short_runs();
+        let short = if is_short { self.allocate_in_hole(1, SHORT_BLOCKS_MAX) } else { None };
+        short.or_else(|| self.allocate_at_most(blocks))
     }
 
     /// A run of `blocks` blocks, or the longest free run. Opens groups that are being emptied if it needs them.

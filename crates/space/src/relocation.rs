@@ -28,6 +28,20 @@ impl Space {
         Some(Victim { group: runs.group_run(group), used_blocks })
     }
 
+    /// Closes the group that starts with `group`, with all that it holds; `None` if it is closed already or one bucket's.
+    #[must_use]
+    pub fn close(&self, group: Run) -> Option<Victim> {
+        let mut runs = self.lock();
+        let number = runs.geometry.group_of(group.block);
+        if !runs.groups.get(number)?.is_open() {
+            return None;
+        }
+        let group = runs.group_run(number);
+        let used_blocks = group.blocks - runs.groups[number].free_blocks;
+        runs.close(number);
+        Some(Victim { group, used_blocks })
+    }
+
     /// Opens a group that was closed: its free blocks are handed out again.
     ///
     /// # Panics

@@ -219,7 +219,10 @@ impl Checkpointer {
         let source = PoolPages::new(&self.pool).giving_up(unread != Unread::Fails);
         let roots = trees.layers.list.iter().chain(std::iter::once(&trees.base));
         let mut finders: Vec<_> = roots.map(|&root| LeafFinder::new(tree, source, root)).collect();
-        let dense = if self.has_room_for_layer(ops) { self.tuning.dense_records } else { 0 };
+        // A layer of values that are moved to gather free blocks would take more of them, and its pages do not move.
+        let gathers = self.space.closed.fills_short_runs() && ops.iter().all(|op| op.record().is_none());
+        let may_layer = self.has_room_for_layer(ops) && !gathers;
+        let dense = if may_layer { self.tuning.dense_records } else { 0 };
         let mut destinations = Destinations::new(ops.len(), dense);
         let mut old = Candidates::default();
         for (at, op) in ops.iter().enumerate() {

@@ -23,6 +23,10 @@ impl Quiet {
         let (then_ns, before) = *since.get_or_insert((now_ns, blocks));
         let took_ns = now_ns.saturating_sub(then_ns);
         if took_ns < PERIOD_NS {
+            // More than the whole period may have: no need to wait for its end.
+            if blocks.saturating_sub(before) >= QUIET_BLOCKS_PER_S * PERIOD_NS / 1_000_000_000 {
+                self.is_quiet.store(false, Ordering::Relaxed);
+            }
             return;
         }
         *since = Some((now_ns, blocks));
@@ -54,6 +58,8 @@ mod tests {
         assert!(after(PERIOD_NS, 1_000 + 2 * QUIET_BLOCKS_PER_S - 1));
         assert!(!after(PERIOD_NS, 1_000 + 4 * QUIET_BLOCKS_PER_S), "a rate, not a sum");
         assert!(!after(PERIOD_NS / 2, 1_000 + 4 * QUIET_BLOCKS_PER_S), "the period is not over");
+        assert!(after(PERIOD_NS / 2, 1_000 + 5 * QUIET_BLOCKS_PER_S));
+        assert!(!after(PERIOD_NS / 8, 1_000 + 7 * QUIET_BLOCKS_PER_S), "a burst ends it at once");
         assert!(after(5 * PERIOD_NS, 1_000 + 9 * QUIET_BLOCKS_PER_S), "a thread that slept looks late");
     }
 }

@@ -91,6 +91,11 @@ impl Checkpointer {
         wanting.into_iter().map(|(_, tablet)| tablet).collect()
     }
 
+    /// Returns true if layers are to be compacted, or are being compacted.
+    pub(crate) fn wants_compaction(&self) -> bool {
+        !self.wanting_compaction().is_empty()
+    }
+
     /// The next step of the compactions of a tablet.
     pub(super) fn next_compaction(&self, tablet: &Tablet, trees: &Trees) -> Option<Step> {
         let layers = &*trees.layers;

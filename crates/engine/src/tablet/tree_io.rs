@@ -312,7 +312,7 @@ impl<'a> PoolSink<'a> {
 
     fn next_block(&mut self) -> Result<u64> {
         if self.rest.is_none() {
-            self.rest = self.space.allocate_at_most(PAGE_RUN_BLOCKS);
+            self.rest = self.space.allocate_for_pages(PAGE_RUN_BLOCKS);
         }
         let Some(run) = self.rest else {
             return Err(Error::full(1, 0));

@@ -10,6 +10,7 @@ use shoal_value::packed::{RunEntry, run_key};
 use shoal_value::{Entry, Home, Meta};
 use smallvec::SmallVec;
 
+use crate::gc::relocate::{Emptied, HOLE_BLOCKS_MAX};
 use crate::gc::rewrite::{Moves, Pressure, Victim};
 use crate::tablet::tree_io::{PoolPages, tree_of};
 use crate::testing::fixtures::{self, Fixture, environment, key, leaf_entry, newest, options};
@@ -170,10 +171,11 @@ fn unreadable_value_is_not_relocated() {
     let manifest = find(&image, made.next, b"SMNF");
     let value = find(&image, made.next, &large[..64]);
     let everything = [Run::new(made.next, (2_048 - made.next) as u32)];
+    let emptied = Emptied { runs: everything.into(), hole_blocks: HOLE_BLOCKS_MAX };
     let walk = |store: &Store| {
         let tablet = &store.0.tablets.all()[0];
         let trees = tablet.view().trees.clone();
-        let found = block_on(store.0.relocator.find_in_groups(tablet, &trees, &everything, b"", u64::MAX));
+        let found = block_on(store.0.relocator.find_in_groups(tablet, &trees, &emptied, b"", u64::MAX));
         found.map(|found| {
             assert!(found.next.is_none(), "to the end of the tree");
             let moves =
@@ -242,7 +244,8 @@ fn a_value_in_several_runs_moves_as_a_whole() {
     let store = made.open().unwrap();
     let tablet = &store.0.tablets.all()[0];
     let trees = tablet.view().trees.clone();
-    let found = block_on(store.0.relocator.find_in_groups(tablet, &trees, &[second], b"", u64::MAX)).unwrap();
+    let emptied = Emptied { runs: [second].into(), hole_blocks: HOLE_BLOCKS_MAX };
+    let found = block_on(store.0.relocator.find_in_groups(tablet, &trees, &emptied, b"", u64::MAX)).unwrap();
     let moves = block_on(store.0.relocator.read_found(tablet, &trees, found, true)).unwrap();
     assert_eq!(moves.values.len(), 1);
     assert_eq!(moves.values[0].stored, value);

@@ -21,23 +21,23 @@ use crate::common::{
 };
 
 /// Longer than any pause of the mover.
-const LONG_NS: u64 = 100_000_000_000;
+pub(crate) const LONG_NS: u64 = 100_000_000_000;
 
 /// A store whose clock the test moves.
-struct Bed {
-    store: Store,
-    clock: Arc<ManualClock>,
+pub(crate) struct Bed {
+    pub store: Store,
+    pub clock: Arc<ManualClock>,
 }
 
 impl Bed {
-    fn open(device: &Device, options: OpenOptions) -> Result<Self, String> {
+    pub(crate) fn open(device: &Device, options: OpenOptions) -> Result<Self, String> {
         let clock = Arc::new(ManualClock::new(1_000));
         let store = open_at(device, options, &clock);
         Ok(Self { store: store.map_err(|error| format!("did not open: {error}"))?, clock })
     }
 
     /// Relocates until no work is due, in at most `steps` steps.
-    fn settle(&self, steps: usize) {
+    pub(crate) fn settle(&self, steps: usize) {
         self.clock.advance(LONG_NS);
         for _ in 0..steps {
             match block_on(self.store.move_step()) {
@@ -49,7 +49,7 @@ impl Bed {
     }
 }
 
-fn small() -> OpenOptions {
+pub(crate) fn small() -> OpenOptions {
     // A large reserve, so that there is work.
     let tuning = Tuning { reserve_permille: 500, ..tiny().tuning };
     OpenOptions { cache_bytes: 2 << 20, tuning, ..tiny() }
@@ -394,7 +394,7 @@ fn free_blocks_are_given_back() {
 }
 
 /// A file whose file system has `room` free blocks.
-fn file(image: Image, room: u64) -> (Arc<SimDevice>, Device) {
+pub(crate) fn file(image: Image, room: u64) -> (Arc<SimDevice>, Device) {
     let options = SimOptions { growable: true, allocates: true, room: Some(room), ..SimOptions::default() };
     let sim = SimDevice::with_options(image, options);
     (sim.clone(), Device::new(sim))

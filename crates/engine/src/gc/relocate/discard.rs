@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use shoal_base::BLOCK_BYTES_U64;
 use shoal_base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use shoal_space_manager::Hole;
+use shoal_space_manager::{Hole, Touched};
 
 use super::{Progress, Relocator};
 
@@ -28,12 +28,23 @@ pub(crate) struct Giving {
     /// True if the next look may find something although nothing was freed: the last one passed by recent frees, or found the growth ahead
     /// of need too large.
     looks_again: AtomicBool,
+    /// True if the next look does not pass by recent frees, and takes short runs beside holes.
+    takes_all: AtomicBool,
     /// True after the device failed to punch.
     has_failed: AtomicBool,
 }
 
+impl Giving {
+    /// Has the next look take place at once, and make holes of recent frees and of short runs beside holes, too.
+    pub(super) fn look_at_all(&self) {
+        self.takes_all.store(true, Ordering::Relaxed);
+        self.looks_again.store(true, Ordering::Relaxed);
+        self.look_ns.store(0, Ordering::Relaxed);
+    }
+}
+
 impl Relocator {
-    fn gives_back(&self) -> bool {
+    pub(super) fn gives_back(&self) -> bool {
         self.checkpointer.move_limits.discards && !self.giving.has_failed.load(Ordering::Relaxed)
     }
 
@@ -67,21 +78,37 @@ impl Relocator {
     }
 
     fn wants_look(&self) -> bool {
-        self.space.holes().is_touched() || self.giving.looks_again.load(Ordering::Relaxed)
+        self.space.holes().is_touched()
+            || self.giving.looks_again.load(Ordering::Relaxed)
+            || self.gathering.waits.load(Ordering::Relaxed)
     }
 
-    /// Makes holes.
+    /// Free blocks beyond those that stay free: one and a half times the growth ahead of need.
+    pub(super) fn spare_blocks(&self) -> u64 {
+        let ahead = self.checkpointer.growth_ahead();
+        self.space.available().saturating_sub(ahead + ahead / 2)
+    }
+
+    /// Makes holes of the free runs that are long enough.
     async fn look_for_holes(&self) -> Progress {
-        // Growth takes blocks ahead of need, and fills holes: not beside this.
-        let _turn = self.checkpointer.grower.take().await;
         let holes = self.space.holes();
         let was_touched = holes.is_touched();
         let touched = holes.look();
-        let (ahead, available) = (self.checkpointer.growth_ahead(), self.space.available());
+        let takes_all = self.giving.takes_all.swap(false, Ordering::Relaxed);
+        self.make_holes(Some(&touched).filter(|_| !takes_all)).await;
+        self.gathering.is_due.store(true, Ordering::Relaxed);
         self.giving.looks_again.store(was_touched || !self.checkpointer.growth.is_calm(), Ordering::Relaxed);
-        let runs = self.space.quiet_runs(&touched, available.saturating_sub(ahead + ahead / 2));
-        let made = runs.into_iter().filter(|&run| self.space.make_hole(run)).count();
-        if made > 0 { Progress::Worked } else { Progress::Idle }
+        // The holes are punched, or free blocks compared.
+        Progress::Worked
+    }
+
+    /// Makes holes of the free blocks beyond those that stay free, except in the pieces that were `touched`; without this, also of short
+    /// runs beside holes. Returns the number of new holes.
+    pub(super) async fn make_holes(&self, touched: Option<&Touched>) -> usize {
+        // Growth takes blocks ahead of need, and fills holes: not beside this.
+        let _turn = self.checkpointer.grower.take().await;
+        let runs = self.space.runs_for_holes(touched, self.spare_blocks());
+        runs.into_iter().filter(|&run| self.space.make_hole(run)).count()
     }
 
     /// Has the device punch `hole`. After a failure no hole is punched until the next start; the store uses all holes as before.

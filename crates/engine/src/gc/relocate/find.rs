@@ -1,6 +1,8 @@
 //! Finds the contents of a tablet in the groups that are being emptied, by one walk over its tree for all of them
 //! (`docs/adr/2026-11-21-relocation.md`): values with separate extents, packed runs by their liveness, and pages by the walk itself.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use shoal_base::{Lsn, Run, blocks_for};
 use shoal_common::error::{Error, Result};
@@ -11,13 +13,28 @@ use shoal_tree::layers::Trees;
 use shoal_tree::{Cursor, PageRef};
 use shoal_value::{Entry, Home, Located, decode_leaf_entry, manifest_blocks};
 
-use super::{HOLE_BLOCKS_MAX, Relocator};
+use super::Relocator;
 use crate::gc::rewrite::{LiveValue, Moves, Victim};
 use crate::tablet::tree_io::{PoolPages, tree_of};
 use crate::tablet::view::Tablet;
 
 /// Limit on the leaves that one step reads while it holds the applier's token.
 const LEAVES_MAX: usize = 512;
+
+/// Blocks that are being emptied, and the free runs that their contents fill.
+pub(crate) struct Emptied {
+    /// In ascending order.
+    pub runs: Arc<[Run]>,
+    /// The longest free run that may be filled, in blocks. Longer values stay.
+    pub hole_blocks: u32,
+}
+
+impl Emptied {
+    fn overlap(&self, run: Run) -> bool {
+        let next = self.runs.partition_point(|emptied| emptied.end() <= run.block);
+        self.runs.get(next).is_some_and(|emptied| emptied.overlaps(run))
+    }
+}
 
 /// A value with separate runs, some of which are in a group that is being emptied.
 struct Placed {
@@ -36,6 +53,7 @@ pub(crate) struct Found {
     /// The key at which the walk continues; `None` at the end of the tree.
     pub next: Option<Vec<u8>>,
     bytes: u64,
+    hole_blocks: u32,
 }
 
 impl Found {
@@ -59,10 +77,6 @@ impl Found {
     }
 }
 
-fn lies_in(run: Run, groups: &[Run]) -> bool {
-    groups.iter().any(|group| group.overlaps(run))
-}
-
 impl Relocator {
     /// Searches the base of `trees` from `position` on, until it finds `bytes_max` bytes to move or reaches the limit of leaves.
     ///
@@ -72,14 +86,14 @@ impl Relocator {
         &self,
         tablet: &Tablet,
         trees: &Trees,
-        groups: &[Run],
+        emptied: &Emptied,
         position: &[u8],
         bytes_max: u64,
     ) -> Result<Found> {
         let tree = tree_of(self.checkpointer.identity, tablet.id);
         let mut cursor =
             Cursor::new(tree, PoolPages::new(&self.checkpointer.pool), trees.base, position, None);
-        let mut found = Found::default();
+        let mut found = Found { hole_blocks: emptied.hole_blocks, ..Found::default() };
         let mut leaf: Option<PageRef> = None;
         let mut leaves = 0;
         loop {
@@ -99,15 +113,16 @@ impl Relocator {
             if pages.peek() != leaf.as_ref() {
                 leaf = pages.peek().copied();
                 leaves += 1;
-                if pages.any(|page| lies_in(Run::new(page.block, 1), groups)) {
+                if pages.any(|page| emptied.overlap(Run::new(page.block, 1))) {
                     found.touches.push(key.clone());
                 }
             }
             if is_reserved(&key) {
-                let run = Victim::of_entry(&key, &entry).filter(|run| lies_in(run.run(), groups));
+                let is_moved = |run: Run| run.blocks <= emptied.hole_blocks && emptied.overlap(run);
+                let run = Victim::of_entry(&key, &entry).filter(|run| is_moved(run.run()));
                 found.bytes += run.as_ref().map_or(0, |run| u64::from(run.entry.bytes()));
                 found.runs.extend(run);
-            } else if let Some(value) = self.placed_in(&key, &entry, groups).await?
+            } else if let Some(value) = self.placed_in(&key, &entry, emptied).await?
                 && !trees
                     .is_shadowed(
                         tree,
@@ -124,20 +139,20 @@ impl Relocator {
     }
 
     /// The value of a leaf's entry if it has separate runs in the groups and a hole may hold it.
-    async fn placed_in(&self, key: &Bytes, leaf_entry: &[u8], groups: &[Run]) -> Result<Option<Placed>> {
+    async fn placed_in(&self, key: &Bytes, leaf_entry: &[u8], emptied: &Emptied) -> Result<Option<Placed>> {
         let Ok((version, entry)) = decode_leaf_entry(leaf_entry) else { return Ok(None) };
         let (runs, has_manifest) = match &entry.home {
             Home::Inline | Home::Packed { .. } => return Ok(None),
             Home::Extents { runs, .. } => (runs, false),
             Home::Manifest { runs, .. } => (runs, true),
         };
-        let is_inside = runs.iter().any(|&run| lies_in(run, groups));
+        let is_inside = runs.iter().any(|&run| emptied.overlap(run));
         // Longer values stay: a group that holds a part of one is not emptied.
-        if blocks_for(entry.stored_bytes()) > u64::from(HOLE_BLOCKS_MAX) || !(is_inside || has_manifest) {
+        if blocks_for(entry.stored_bytes()) > u64::from(emptied.hole_blocks) || !(is_inside || has_manifest) {
             return Ok(None);
         }
         match Located::find(&self.checkpointer.device, &self.checkpointer.pool, &entry, version).await {
-            Ok(located) if is_inside || located.runs().iter().any(|&run| lies_in(run, groups)) => {
+            Ok(located) if is_inside || located.runs().iter().any(|&run| emptied.overlap(run)) => {
                 Ok(Some(Placed { key: key.clone(), version, entry, located }))
             }
             Ok(_) | Err(Error::Corrupt { .. }) => Ok(None),
@@ -155,7 +170,7 @@ impl Relocator {
         short: bool,
     ) -> Option<Moves> {
         let reservation = self.space.reserve_for_moves(found.blocks(), short)?;
-        let hole_blocks = HOLE_BLOCKS_MAX.min(self.checkpointer.layout().group_blocks - 1);
+        let hole_blocks = found.hole_blocks.min(self.checkpointer.layout().group_blocks - 1);
         let mut moves = Moves {
             touches: found.touches,
             hole_blocks: Some(hole_blocks),

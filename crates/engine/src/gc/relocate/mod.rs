@@ -6,13 +6,16 @@
 //! by the same publish as everything else, and newer entries win. At the end of the round the groups are opened, wholly free unless
 //! something in them could not move.
 //!
+//! A quiet store empties parts of groups, too, to return scattered free blocks to the file system ([`gather`]).
+//!
 //! The same thread tidies the packed runs of a calm store, at the same rate; the same switch pauses both.
 //!
 //! Reading order: this file (the choice of work), [`find`] (the contents of a group), [`ClosedGroups`](shoal_space_manager::ClosedGroups),
-//! [`rate`](crate::checkpoint::rate), [`discard`].
+//! [`rate`](crate::checkpoint::rate), [`discard`], [`gather`].
 
 mod discard;
 mod find;
+mod gather;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,9 +26,11 @@ use shoal_base::{BLOCK_BYTES_U64, Run};
 use shoal_common::error::Result;
 use shoal_common::event::Token;
 use shoal_space::Victim;
-use shoal_space_manager::SpaceManager;
+use shoal_space_manager::{SHORT_BLOCKS_MAX, SpaceManager};
 
 use self::discard::Giving;
+pub(crate) use self::find::Emptied;
+use self::gather::Gathering;
 use crate::checkpoint::checkpointer::Checkpointer;
 use crate::compaction::{Compacted, Wanted};
 
@@ -78,6 +83,7 @@ pub(crate) struct Relocator {
     pub groups_emptied: AtomicU64,
     pub bytes_discarded: AtomicU64,
     giving: Giving,
+    gathering: Gathering,
 }
 
 /// The load by requests.
@@ -90,6 +96,8 @@ struct Load {
 
 /// The progress of a round.
 pub(crate) enum Round {
+    /// Dead entries are compacted, before windows are chosen to be emptied.
+    Compact,
     /// The walk is in this tablet, at this key.
     Walk { tablet: usize, position: Vec<u8> },
     /// All values have moved. Space that readers still hold is awaited until this time, then skipped in this round.
@@ -113,6 +121,7 @@ impl Relocator {
             groups_emptied: AtomicU64::default(),
             bytes_discarded: AtomicU64::default(),
             giving: Giving::default(),
+            gathering: Gathering::default(),
         }
     }
 
@@ -157,20 +166,23 @@ impl Relocator {
         if self.checkpointer.move_limits.is_paused() {
             return Ok(Progress::Idle);
         }
+        self.checkpointer.note_writes();
         let mut round = self.round.take().await;
         let stepped = match round.take() {
             None => self.begin_round().await,
+            Some(Round::Compact) => self.prepare_gathering().await,
             Some(Round::Walk { tablet, position }) => self.walk_on(tablet, position).await,
             Some(Round::Drain { until_ns }) => Ok(self.drain(until_ns)),
         };
         let progress = match &stepped {
-            Ok(Some(Round::Walk { .. })) => Progress::Worked,
+            Ok(Some(Round::Compact | Round::Walk { .. })) => Progress::Worked,
             _ => Progress::Idle,
         };
         match stepped {
             Ok(next) => *round = next,
             Err(error) => {
                 self.space.open_closed();
+                self.gathering.ended();
                 return Err(error);
             }
         }
@@ -206,12 +218,12 @@ impl Relocator {
         kept.saturating_sub(self.space.allocator().whole_groups() as u64 + self.space.hole_groups())
     }
 
-    /// Closes groups to be emptied if there are too few whole free ones.
+    /// Closes groups to be emptied if there are too few whole free ones; otherwise gathers free blocks if it is time for that.
     async fn begin_round(&self) -> Result<Option<Round>> {
         let wanted = self.groups_wanted();
         let now_ns = self.checkpointer.now_ns();
         if wanted == 0 || now_ns < self.quiet_until_ns.load(Ordering::Relaxed) {
-            return Ok(None);
+            return Ok(self.begin_gathering());
         }
         let whole = self.space.allocator().whole_groups() as u64;
         self.whole_before.store(whole, Ordering::Relaxed);
@@ -238,7 +250,7 @@ impl Relocator {
             }
         }
         if self.space.closed.groups().is_empty() {
-            return Ok(None);
+            return Ok(self.begin_gathering());
         }
         let missing = (most - room).saturating_sub(self.space.available());
         if missing > 0 {
@@ -249,11 +261,11 @@ impl Relocator {
         Ok(Some(Round::Walk { tablet: 0, position: Vec::new() }))
     }
 
-    /// Blocks outside of the data, areas among the data, blocks beyond the present size, and groups that could not be emptied recently.
-    async fn not_to_be_emptied(&self) -> Vec<Run> {
+    /// Blocks outside of the data, areas among the data, and blocks beyond the present size in units of `unit_blocks`.
+    async fn blocks_of_no_value(&self, unit_blocks: u32) -> Vec<Run> {
         let layout = self.checkpointer.layout();
-        let group = u64::from(layout.group_blocks);
-        let there = self.checkpointer.publisher.take().await.device_blocks / group * group;
+        let unit = u64::from(unit_blocks);
+        let there = self.checkpointer.publisher.take().await.device_blocks / unit * unit;
         let mut except: Vec<Run> = layout.areas_in_data().collect();
         for (mut at, end) in [(0, layout.data_first()), (there, layout.blocks_max)] {
             while at < end {
@@ -262,6 +274,12 @@ impl Relocator {
                 at += u64::from(blocks);
             }
         }
+        except
+    }
+
+    /// Blocks of no value, groups that could not be emptied recently, and groups with holes.
+    async fn not_to_be_emptied(&self) -> Vec<Run> {
+        let mut except = self.blocks_of_no_value(self.checkpointer.layout().group_blocks).await;
         let now_ns = self.checkpointer.now_ns();
         let mut avoid = self.avoid.lock();
         avoid.retain(|&(_, until_ns)| now_ns < until_ns);
@@ -273,10 +291,8 @@ impl Relocator {
 
     /// Takes one step of the walk.
     async fn walk_on(&self, tablet: usize, position: Vec<u8>) -> Result<Option<Round>> {
-        let groups: Vec<Run> = self.space.closed.groups().iter().map(|victim| victim.group).collect();
-        // A write needed their space, or relocation was paused: the round is over.
-        let Some(of_tablet) = self.checkpointer.tablets.all().get(tablet).filter(|_| !groups.is_empty())
-        else {
+        let rest = self.checkpointer.tablets.all().get(tablet);
+        let Some(of_tablet) = rest.filter(|_| !self.ends_early()) else {
             return Ok(self.end_walk().await);
         };
         let turn = self.checkpointer.applier.turn().await;
@@ -291,8 +307,9 @@ impl Relocator {
             self.checkpointer.apply_tablet(of_tablet).await?;
             return Ok(Some(again));
         }
-        // Pages of layers do not move. Without load, the layers are compacted first.
+        // Pages of layers do not move. Without load, the layers are compacted first, unless the choice of windows counts on their blocks.
         if position.is_empty()
+            && self.gathering.windows().is_none()
             && !view.trees.layers.list.is_empty()
             && !self.is_busy(self.checkpointer.now_ns())
         {
@@ -307,7 +324,7 @@ impl Relocator {
             return Ok(self.end_walk().await);
         }
         let budget = (self.checkpointer.tuning.move_bytes_max / 8) as u64;
-        let found = self.find_in_groups(of_tablet, &view.trees, &groups, &position, budget).await?;
+        let found = self.find_in_groups(of_tablet, &view.trees, &self.emptied(), &position, budget).await?;
         let next = match &found.next {
             Some(position) => Round::Walk { tablet, position: position.clone() },
             None => Round::Walk { tablet: tablet + 1, position: Vec::new() },
@@ -320,17 +337,45 @@ impl Relocator {
             drop((view, turn));
             return Ok(self.end_walk().await);
         };
+        let touched_bytes = moves.touches.len() as u64 * BLOCK_BYTES_U64;
         if !moves.is_empty() {
             let bytes = self
                 .checkpointer
                 .run_apply(of_tablet, &view, (view.applied, None), moves, self.checkpointer.unread())
                 .await?;
             self.bytes_moved.fetch_add(bytes, Ordering::Relaxed);
+            // The values are charged by the apply.
+            self.checkpointer.move_limits.charge(2 * touched_bytes);
         }
         drop((view, turn));
+        self.reclaim_moved().await;
         self.space.reclaim(self.checkpointer.log.committer.named_superblock());
         self.open_emptied();
         Ok(Some(next))
+    }
+
+    /// Returns true if a write needed the space of the closed groups, relocation was paused, or a round that gathers free blocks must not
+    /// continue.
+    fn ends_early(&self) -> bool {
+        let gathers = self.gathering.windows().is_some();
+        let ends = self.space.closed.groups().is_empty() || gathers && !self.may_gather();
+        if ends && gathers {
+            self.gathering.interrupted(self.checkpointer.now_ns());
+            // Writers need long runs now, not after the readers of the moved values.
+            self.space.open_closed();
+        }
+        ends
+    }
+
+    /// The blocks that the round empties.
+    fn emptied(&self) -> Emptied {
+        if let Some(runs) = self.gathering.windows() {
+            return Emptied { runs, hole_blocks: SHORT_BLOCKS_MAX };
+        }
+        let mut groups: Vec<Run> = self.space.closed.groups().iter().map(|victim| victim.group).collect();
+        groups.sort_unstable();
+        assert!(groups.is_sorted_by(|one, next| one.end() <= next.block), "a group is closed once");
+        Emptied { runs: groups.into(), hole_blocks: HOLE_BLOCKS_MAX }
     }
 
     async fn end_walk(&self) -> Option<Round> {
@@ -347,6 +392,10 @@ impl Relocator {
             return Some(Round::Drain { until_ns });
         }
         let left = self.space.closed.open(self.space.allocator(), |_| true);
+        if self.gathering.ended() {
+            self.giving.look_at_all();
+            return None;
+        }
         let until_ns = now_ns.saturating_add(AVOID_NS);
         let whole = self.space.allocator().whole_groups() as u64;
         let emptied = self.groups_emptied.load(Ordering::Relaxed);

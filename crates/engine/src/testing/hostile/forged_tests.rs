@@ -11,6 +11,7 @@ use shoal_value::Home;
 
 use super::*;
 use crate::Error;
+use crate::gc::relocate::{Emptied, HOLE_BLOCKS_MAX};
 use crate::testing::fixtures::{Fixture, entry, key as named, leaf_entry};
 
 /// Leaves of a forged tree, and entries of each.
@@ -177,10 +178,11 @@ async fn use_all(store: &Store) {
         }
         let _ = store.0.checkpointer.compact_for_room().await;
         let (tablet, everything) = (&store.0.tablets.all()[0], [shoal_base::Run::new(0, 1 << 20)]);
+        let emptied = Emptied { runs: everything.into(), hole_blocks: HOLE_BLOCKS_MAX };
         let trees = tablet.view().trees.clone();
-        let found = store.0.relocator.find_in_groups(tablet, &trees, &everything, b"", 1).await;
+        let found = store.0.relocator.find_in_groups(tablet, &trees, &emptied, b"", 1).await;
         if let Some(next) = found.ok().and_then(|found| found.next) {
-            let _ = store.0.relocator.find_in_groups(tablet, &trees, &everything, &next, u64::MAX).await;
+            let _ = store.0.relocator.find_in_groups(tablet, &trees, &emptied, &next, u64::MAX).await;
         }
         let _ = store.move_step().await;
         let _ = store.scrub().await;
