@@ -90,11 +90,15 @@ impl Line {
     }
 }
 
-fn merged(page: Page<ListEntry>) -> Vec<Line> {
-    let objects = page.entries.into_iter().map(Line::Object);
-    let mut lines: Vec<Line> = objects.chain(page.common_prefixes.into_iter().map(Line::Prefix)).collect();
-    lines.sort_by(|a, b| a.key().cmp(b.key()));
-    lines
+/// The keys and the common prefixes of a page, each of which are in order, in one order.
+fn merged(page: Page<ListEntry>) -> impl Iterator<Item = Line> {
+    let mut entries = page.entries.into_iter().peekable();
+    let mut prefixes = page.common_prefixes.into_iter().peekable();
+    std::iter::from_fn(move || match (entries.peek(), prefixes.peek()) {
+        (Some(entry), Some(prefix)) if prefix[..] < entry.key[..] => prefixes.next().map(Line::Prefix),
+        (Some(_), _) => entries.next().map(Line::Object),
+        (None, _) => prefixes.next().map(Line::Prefix),
+    })
 }
 
 fn print(output: &mut Output, arguments: &Arguments, line: Line) -> anyhow::Result<()> {

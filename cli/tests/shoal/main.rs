@@ -34,6 +34,7 @@ mod keys;
 mod kill;
 mod last_backup;
 mod linear;
+mod listing;
 mod load;
 mod machine;
 mod memory;

@@ -3,7 +3,8 @@
 //! Reading order: [`histogram`] (latencies), [`payload`] (objects whose bytes follow from their number), [`machine`] (the
 //! surroundings of a figure), [`disk`] (the kernel's counters), [`cores`] (the cores of clients and servers), [`report`] (table
 //! or lines), [`mod@plot`] (charts), [`select()`] (names of cases), [`questions`] (the charts for the choice of a store), then
-//! the benchmarks: [`store`], [`grpc`], [`redis`], [`amplification`], [`density`], [`scale`] and [`tail`].
+//! the benchmarks: [`store`], [`grpc`], [`redis`], [`amplification`], [`density`], [`scale`],
+//! [`tail`] and [`list`].
 //!
 //! Only figures from the `release` profile are meaningful. Nothing here decides whether a figure is good.
 
@@ -15,6 +16,7 @@ pub mod disk;
 pub mod enough;
 pub mod grpc;
 pub mod histogram;
+pub mod list;
 pub mod machine;
 pub mod payload;
 pub mod plot;

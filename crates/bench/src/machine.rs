@@ -6,6 +6,9 @@ use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
 
+/// Ticks of `/proc/PID/stat` in a second: the same on all Linux.
+const TICKS_PER_S: u64 = 100;
+
 /// Cores, memory and kernel in one line.
 #[must_use]
 pub fn describe() -> String {
@@ -27,6 +30,18 @@ pub fn load() -> String {
 pub fn cpu_time() -> Duration {
     let time = clock_gettime(ClockId::ProcessCPUTime);
     Duration::new(time.tv_sec.try_into().unwrap_or_default(), time.tv_nsec.try_into().unwrap_or_default())
+}
+
+/// User and system time of a process with all its threads, to a hundredth of a second; `None` if the kernel does not
+/// report it.
+#[must_use]
+pub fn cpu_time_of(process: u32) -> Option<Duration> {
+    let stat = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
+    // The name, in brackets, may contain any character. After it are the fields from the third one on; these are 14 and 15.
+    let (_, fields) = stat.rsplit_once(')')?;
+    let mut times = fields.split_whitespace().skip(11).map(str::parse::<u64>);
+    let ticks = times.next()?.ok()? + times.next()?.ok()?;
+    Some(Duration::from_millis(ticks * 1000 / TICKS_PER_S))
 }
 
 /// Memory of this process, in bytes.
@@ -55,6 +70,12 @@ pub fn written_bytes() -> Option<u64> {
     figure(&read("/proc/self/io"), "write_bytes:")
 }
 
+/// Bytes that a process has read from block devices; `None` if the kernel does not report them.
+#[must_use]
+pub fn read_bytes_of(process: u32) -> Option<u64> {
+    figure(&read(&format!("/proc/{process}/io")), "read_bytes:")
+}
+
 /// The number after `name` in lines of a name and a number.
 fn figure(lines: &str, name: &str) -> Option<u64> {
     let rest = lines.lines().find_map(|line| line.strip_prefix(name))?;
@@ -76,6 +97,15 @@ mod tests {
         let before = cpu_time();
         assert!((0..1_000_000_u64).map(std::hint::black_box).sum::<u64>() > 0);
         assert!(cpu_time() > before);
+    }
+
+    #[test]
+    fn process_time_is_sum_of_threads() {
+        let own = std::process::id();
+        let before = cpu_time_of(own).unwrap();
+        let spin = move || while cpu_time_of(own).unwrap() < before + Duration::from_millis(60) {};
+        std::thread::spawn(spin).join().unwrap();
+        assert!(cpu_time_of(own).unwrap() <= cpu_time() + Duration::from_millis(50));
     }
 
     #[test]

@@ -223,7 +223,8 @@ fn parse(message: &Bytes, result: &[u8]) -> Result<(u64, Done), Status> {
     Ok((number, done))
 }
 
-fn info(message: &[u8]) -> Result<ObjectAttributes, Status> {
+/// The attributes of an object in `message`.
+pub(crate) fn info(message: &[u8]) -> Result<ObjectAttributes, Status> {
     let mut info = ObjectAttributes::default();
     for field in Fields::of(message) {
         match field? {
@@ -239,7 +240,8 @@ fn info(message: &[u8]) -> Result<ObjectAttributes, Status> {
     Ok(info)
 }
 
-fn decoded<M: prost::Message + Default>(field: Field<'_>) -> Result<M, Status> {
+/// The message in a field.
+pub(crate) fn decoded<M: prost::Message + Default>(field: Field<'_>) -> Result<M, Status> {
     M::decode(bytes_of(field)?).map_err(not_protobuf)
 }
 

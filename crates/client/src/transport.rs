@@ -110,6 +110,17 @@ impl Transport {
         self.call_as::<M>(None, request).await
     }
 
+    /// As [`Self::call`]; the answer is as it is on the wire.
+    pub(crate) async fn call_for_bytes<M: Unary>(&self, request: &M::Request) -> Result<Bytes, Failed> {
+        let request = self.request(prost::Message::encode_to_vec(request).into());
+        let mut grpc = self.grpc();
+        let answer = async {
+            self.ready(&mut grpc).await?;
+            grpc.unary(request, path::<M>(), Written).await.map_err(|status| self.failed(&status))
+        };
+        Ok(self.within(answer).await?.into_inner())
+    }
+
     /// As [`Self::call`] for a write; with an id, the server does it once.
     pub(crate) async fn call_as<M: Unary>(
         &self,

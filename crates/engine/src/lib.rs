@@ -57,6 +57,7 @@ pub use maintenance::scrub::ScrubReport;
 pub use read::changes::{ChangedObject, ChangesPage, ChangesPlace, KeyPlace, PlacedKey, Since, TreePage};
 pub use read::counted::CountedReader;
 pub use read::get::{Lookup, ShortObject, TryGet};
+pub use read::list::ListSink;
 pub use read::snapshot::{SNAPSHOT_PAGE_MAX, Snapshot, SnapshotPage, SnapshotPlace};
 pub use read::streams::DAMAGED_RANGES_MAX;
 pub use read::value_reader::ValueReader;

@@ -135,6 +135,12 @@ impl Unit {
         }
     }
 
+    /// Returns true if the unit with these [packed](Self::packed) fields is a page.
+    #[inline]
+    pub(crate) const fn is_page_packed(packed: u64) -> bool {
+        packed & (MUTABLE_BIT | PAGE_BIT) != 0
+    }
+
     /// The unit of these words; the inverse of [`packed`](Self::packed).
     pub(crate) const fn unpacked(id: UnitId, packed: u64) -> Self {
         let crc = packed as u32;

@@ -25,6 +25,8 @@ pub(crate) enum Answer {
     /// Text for people.
     Verbatim(String),
     Array(Vec<Answer>),
+    /// An array of strings of bytes.
+    Strings(Strings),
     Map(Vec<(Answer, Answer)>),
     Set(Vec<Answer>),
     /// Null in place of an array.
@@ -96,6 +98,7 @@ impl Answer {
             Self::Bulk(bytes) => bytes.len(),
             Self::Value(value) => value.len(),
             Self::Verbatim(text) => text.len(),
+            Self::Strings(strings) => strings.memory(),
             Self::Map(pairs) => pairs.iter().map(|(key, value)| key.bytes() + value.bytes()).sum(),
             other => other.elements().iter().map(Self::bytes).sum(),
         };
@@ -181,6 +184,10 @@ impl Answer {
                 reply.array(answers.len());
                 answers.into_iter().for_each(|answer| answer.write(reply));
             }
+            Self::Strings(strings) => {
+                reply.array(strings.len());
+                strings.iter().for_each(|bytes| reply.bulk(bytes));
+            }
             Self::Set(answers) => {
                 reply.set(answers.len());
                 answers.into_iter().for_each(|answer| answer.write(reply));
@@ -196,6 +203,35 @@ impl Answer {
                 unreachable!("a version is known when the write that it belongs to is durable")
             }
         }
+    }
+}
+
+/// Strings of bytes that share one allocation: the keys of a page.
+#[derive(Debug, Default)]
+pub(crate) struct Strings {
+    bytes: Vec<u8>,
+    /// The end of each string in `bytes`.
+    ends: Vec<usize>,
+}
+
+impl Strings {
+    pub(crate) fn push(&mut self, string: &[u8]) {
+        self.bytes.extend_from_slice(string);
+        self.ends.push(self.bytes.len());
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.ends.len()
+    }
+
+    /// Memory taken by the strings.
+    pub(crate) fn memory(&self) -> usize {
+        self.bytes.len() + size_of_val(&self.ends[..])
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &[u8]> {
+        let starts = std::iter::once(0).chain(self.ends.iter().copied());
+        starts.zip(&self.ends).map(|(start, &end)| &self.bytes[start..end])
     }
 }
 
@@ -239,5 +275,29 @@ impl From<Error> for Failed {
 impl From<Failed> for Answer {
     fn from(Failed(text): Failed) -> Self {
         Self::Error(text)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use shoal_resp::Protocol;
+
+    use super::*;
+
+    #[test]
+    fn strings_are_written_as_an_array_of_bulks() {
+        let words: [&[u8]; 4] = [b"a", b"", b"b\r\nc", &[7; 2_000]];
+        for protocol in [Protocol::V2, Protocol::V3] {
+            let mut strings = Strings::default();
+            words.iter().for_each(|word| strings.push(word));
+            assert!(strings.iter().eq(words) && strings.len() == words.len());
+            let bulks = words.iter().map(|word| Answer::Bulk(Bytes::copy_from_slice(word))).collect();
+            let [of_strings, of_bulks] = [Answer::Strings(strings), Answer::Array(bulks)].map(|answer| {
+                let mut out = Buffer::new();
+                answer.write(&mut Reply::new(&mut out, protocol));
+                out.to_vec()
+            });
+            assert_eq!(of_strings, of_bulks);
+        }
     }
 }

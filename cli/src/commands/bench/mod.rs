@@ -1,6 +1,7 @@
 //! `shoal bench`: measures this program on this machine. The crate `shoal-bench` has the measurements.
 
 mod density;
+mod list;
 mod tail;
 
 use std::io::IsTerminal;
@@ -15,6 +16,7 @@ use shoal_bench::report::Format;
 use shoal_bench::scale::{ChildOptions, Killer, Order, ScaleOptions};
 
 use self::density::DensityArguments;
+use self::list::ListArguments;
 use self::tail::TailArguments;
 use crate::arguments::size::Size;
 use crate::failure::Usage;
@@ -29,6 +31,7 @@ const EXAMPLES: &str = "Examples:
   shoal bench redis --server 127.0.0.1:7412          a running server
   shoal bench scale --quick --plot scale.svg         how the speed of a store changes as it grows
   shoal bench tail --objects 100000 --seconds 20     latencies at 30 % and 60 % of the maximum
+  shoal bench list --objects 2000000                 all keys over gRPC and by SCAN
 
 Figures are meaningful only from a release build on an otherwise idle machine.";
 
@@ -58,6 +61,8 @@ enum Bench {
     Scale(ScaleArguments),
     /// Latencies of SETs and GETs at a fixed rate, counted from the intended send times, beside the device's own.
     Tail(TailArguments),
+    /// All keys over gRPC and by SCAN: keys a second, and processor time of the server.
+    List(ListArguments),
     /// A process that `bench scale` kills.
     #[command(hide = true)]
     ScaleChild(ScaleChildArguments),
@@ -381,6 +386,7 @@ pub(crate) fn run(arguments: Arguments, log: Option<&str>) -> anyhow::Result<()>
         Bench::Density(arguments) => return density::run(arguments),
         Bench::Scale(arguments) => return run_scale(arguments),
         Bench::Tail(arguments) => return tail::run(arguments),
+        Bench::List(arguments) => return list::run(arguments),
         Bench::ScaleChild(arguments) => return run_scale_child(arguments),
     };
     let time = seconds(arguments.seconds)?;

@@ -20,9 +20,6 @@ const STOP_MAX: Duration = Duration::from_secs(15);
 /// Pause between two looks.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
-/// Ticks of `/proc/PID/stat` in a second: the same on all Linux.
-const TICKS_PER_S: u64 = 100;
-
 /// A running server.
 pub struct Remote {
     /// Its listening address.
@@ -95,8 +92,17 @@ impl Remote {
     #[must_use]
     pub fn cpu_time(&self) -> Duration {
         match &self.running {
-            Running::Process { child, .. } => cpu_time_of(child.id()).unwrap_or_default(),
+            Running::Process { child, .. } => machine::cpu_time_of(child.id()).unwrap_or_default(),
             Running::Thread { .. } => machine::cpu_time(),
+        }
+    }
+
+    /// The number of its process; none of a thread.
+    #[must_use]
+    pub fn process(&self) -> Option<u32> {
+        match &self.running {
+            Running::Process { child, .. } => Some(child.id()),
+            Running::Thread { .. } => None,
         }
     }
 
@@ -146,29 +152,5 @@ impl Drop for Remote {
                 std::fs::remove_file(leftover)
             };
         }
-    }
-}
-
-/// User and system time of a process with all its threads, to a hundredth of a second.
-fn cpu_time_of(process: u32) -> Option<Duration> {
-    let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
-    // The name, in brackets, may contain any character. After it are the fields from the third one on; these are 14 and 15.
-    let (_, fields) = stat.rsplit_once(')')?;
-    let mut times = fields.split_whitespace().skip(11).map(str::parse::<u64>);
-    let ticks = times.next()?.ok()? + times.next()?.ok()?;
-    Some(Duration::from_millis(ticks * 1000 / TICKS_PER_S))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn process_time_is_sum_of_threads() {
-        let own = std::process::id();
-        let before = cpu_time_of(own).unwrap();
-        let spin = move || while cpu_time_of(own).unwrap() < before + Duration::from_millis(60) {};
-        std::thread::spawn(spin).join().unwrap();
-        assert!(cpu_time_of(own).unwrap() <= machine::cpu_time() + Duration::from_millis(50));
     }
 }

@@ -4,7 +4,7 @@
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 
 /// Memory for one read of the socket.
 const READ_BYTES: usize = 256 << 10;
@@ -42,6 +42,25 @@ impl Link {
         Ok(bytes)
     }
 
+    /// One page of a walk over all keys: the cursor of the next page, 0 after the last one, and the number of its keys.
+    ///
+    /// # Errors
+    /// The connection failed, or the reply is not that of a SCAN.
+    pub fn scan(&mut self, cursor: u64, count: usize) -> Result<(u64, u64)> {
+        let (cursor, count) = (cursor.to_string(), count.to_string());
+        self.stream.write_all(&alone(&[b"SCAN", cursor.as_bytes(), b"COUNT", count.as_bytes()]))?;
+        ensure!(self.line()? == (b'*', 2), "a SCAN is answered with a cursor and keys");
+        ensure!(self.line()?.0 == b'$', "a cursor is a string");
+        // The cursor's digits are a line without a kind.
+        let next = self.text()?.parse().context("a cursor is a number")?;
+        let (kind, keys) = self.line()?;
+        ensure!(kind == b'*' && keys >= 0, "a SCAN is answered with an array of keys");
+        for _ in 0..keys {
+            self.reply()?;
+        }
+        Ok((next, keys as u64))
+    }
+
     /// Bytes of the values in the next reply.
     fn reply(&mut self) -> Result<usize> {
         let (kind, count) = self.line()?;
@@ -57,21 +76,29 @@ impl Link {
 
     /// The kind of the next line, and the number on it, 0 for a text.
     fn line(&mut self) -> Result<(u8, i64)> {
-        loop {
-            let held = self.input.get(self.at..self.received).unwrap_or_default();
-            if let Some(end) = held.iter().position(|&byte| byte == b'\n') {
-                let line = held.get(..end.saturating_sub(1)).unwrap_or_default();
-                let Some((&kind, text)) = line.split_first() else { bail!("an empty line") };
-                let text = std::str::from_utf8(text).unwrap_or_default();
-                if kind == b'-' {
-                    bail!("the server answers: {text}");
-                }
-                let found = (kind, text.parse().unwrap_or(0));
-                self.at += end + 1;
-                return Ok(found);
-            }
-            self.receive()?;
+        let line = self.text()?;
+        let Some(kind) = line.bytes().next() else { bail!("an empty line") };
+        let text = line.get(1..).unwrap_or_default();
+        if kind == b'-' {
+            bail!("the server answers: {text}");
         }
+        Ok((kind, text.parse().unwrap_or(0)))
+    }
+
+    /// The next line; empty if it is not text.
+    fn text(&mut self) -> Result<&str> {
+        let mut seen = 0;
+        let length = loop {
+            let held = self.input.get(self.at + seen..self.received).unwrap_or_default();
+            if let Some(end) = held.iter().position(|&byte| byte == b'\n') {
+                break seen + end;
+            }
+            seen += held.len();
+            self.receive()?;
+        };
+        let line = self.input.get(self.at..(self.at + length).saturating_sub(1)).unwrap_or_default();
+        self.at += length + 1;
+        Ok(std::str::from_utf8(line).unwrap_or_default())
     }
 
     fn skip(&mut self, mut count: usize) -> Result<()> {

@@ -31,7 +31,7 @@ impl Store {
             if let Some(start) = start {
                 merge.seek(start).await?;
             }
-            while let Some((key, found)) = merge.next().await? {
+            while let Some((key, found)) = merge.next(&mut Vec::new()).await? {
                 if found.is_none_or(|found| inner.is_over(found.entry.end, found.version)) {
                     continue;
                 }

@@ -7,6 +7,9 @@
 //! each range of keys that it skipped (R19). Records of the memtables within such a range are listed all the same. A
 //! page that met much damage stops early, after the last key that it lists.
 //!
+//! A page of the greatest length that continues an earlier one is part of a walk over many keys: at its end the leaves of the next page are
+//! prefetched, if the pool has room for them.
+//!
 //! Deleted and expired objects cost as much work as listed ones. A page stops after [`LIST_PASSED_MAX`] of them, even
 //! if it is empty, so the work of one page is bounded. Within a page the scan yields now and then
 //! (`read/streams.rs`).
@@ -29,26 +32,69 @@ use crate::store::{Inner, Store};
 use crate::tablet::snapshots::Frozen;
 use crate::tablet::view::View;
 
+/// Frames for pages of scans from which on a walk reads ahead: they hold the leaves of two pages with the longest entries, three in a leaf,
+/// and those of layers. In a smaller pool, leaves would be evicted before they are used.
+const AHEAD_FRAMES_MIN: usize = LIST_PAGE_MAX;
+
+/// Takes the objects of a page as the listing finds them, in the order of their keys.
+pub trait ListSink: Send {
+    /// Takes an object. Returns false if there is no room for it: the page ends before its key. The first object must be taken.
+    fn take(&mut self, key: &[u8], info: ObjectInfo) -> bool;
+}
+
+impl ListSink for Vec<(Vec<u8>, ObjectInfo)> {
+    fn take(&mut self, key: &[u8], info: ObjectInfo) -> bool {
+        self.push((key.to_vec(), info));
+        true
+    }
+}
+
 impl Store {
     /// One page of the keys of a bucket, in order, and the damaged ranges among them.
     ///
     /// # Errors
     /// [`Error::Invalid`], [`Error::Closed`]; [`Error::Io`] if the device failed with other than a read.
     pub fn list<'a>(&'a self, request: &'a ListRequest) -> Boxed<'a, Result<ListPage>> {
-        Box::pin(async {
-            let inner = &*self.0;
-            inner.check_open()?;
-            Lister::new(inner, request, None)?.run().await
-        })
+        Box::pin(list_page(&self.0, request, None))
+    }
+
+    /// The same; `sink` takes the objects, and the page has none.
+    ///
+    /// # Errors
+    /// As [`Store::list`].
+    pub fn list_into<'a>(
+        &'a self,
+        request: &'a ListRequest,
+        sink: &'a mut dyn ListSink,
+    ) -> Boxed<'a, Result<ListPage>> {
+        Box::pin(list_into(&self.0, request, None, sink))
     }
 }
 
-/// The same page of a snapshot.
+/// A page of the store, or of a snapshot.
 ///
 /// # Errors
 /// As [`Store::list`].
-pub(crate) async fn list_frozen(inner: &Inner, request: &ListRequest, frozen: &Frozen) -> Result<ListPage> {
-    Lister::new(inner, request, Some(frozen))?.run().await
+pub(crate) async fn list_page(
+    inner: &Inner,
+    request: &ListRequest,
+    frozen: Option<&Frozen>,
+) -> Result<ListPage> {
+    let mut entries = Vec::new();
+    let page = list_into(inner, request, frozen, &mut entries).await?;
+    Ok(ListPage { entries, ..page })
+}
+
+async fn list_into(
+    inner: &Inner,
+    request: &ListRequest,
+    frozen: Option<&Frozen>,
+    sink: &mut dyn ListSink,
+) -> Result<ListPage> {
+    if frozen.is_none() {
+        inner.check_open()?;
+    }
+    Lister::new(inner, request, frozen, sink)?.run().await
 }
 
 /// The largest number of `things` in a page with this limit; 0 means [`LIST_PAGE_MAX`].
@@ -67,6 +113,11 @@ struct Lister<'a> {
     limit: usize,
     /// The bucket's name and the byte after it.
     base: Vec<u8>,
+    sink: &'a mut dyn ListSink,
+    /// Objects that the sink took.
+    listed: usize,
+    /// The full key of the last one.
+    last: Vec<u8>,
     page: ListPage,
     /// Keys of deleted and expired objects that were skipped.
     passed: usize,
@@ -75,11 +126,17 @@ struct Lister<'a> {
 }
 
 impl<'a> Lister<'a> {
-    fn new(inner: &'a Inner, request: &'a ListRequest, frozen: Option<&'a Frozen>) -> Result<Self> {
+    fn new(
+        inner: &'a Inner,
+        request: &'a ListRequest,
+        frozen: Option<&'a Frozen>,
+        sink: &'a mut dyn ListSink,
+    ) -> Result<Self> {
         check_bucket(&request.bucket)?;
         let limit = page_limit(request.limit, "keys")?;
         let base = [request.bucket.as_bytes(), &[0]].concat();
-        Ok(Self { inner, request, limit, base, page: ListPage::default(), passed: 0, frozen })
+        let (page, last) = (ListPage::default(), Vec::new());
+        Ok(Self { inner, request, limit, base, sink, listed: 0, last, page, passed: 0, frozen })
     }
 
     fn views(&self) -> Vec<Arc<View>> {
@@ -112,19 +169,44 @@ impl<'a> Lister<'a> {
         let mut merge = Merge::new(self.inner, streams);
         let from = start.clone();
         merge.seek(start).await?;
-        while let Some((mut key, found)) = merge.next().await? {
-            if !key.starts_with(&under) {
+        self.fill(&mut merge, &under).await?;
+        if let Some(keys) = expected.filter(|_| self.reads_ahead()) {
+            merge.streams.iter_mut().for_each(|stream| stream.read_ahead(keys));
+        }
+        let given = self.given();
+        self.inner.counters.note_passed(self.passed as u64);
+        for stream in merge.streams.iter().filter(|_| self.frozen.is_none()) {
+            self.inner.note_searches(&stream.view, given.div_ceil(tablets.len()));
+        }
+        assert!(
+            given <= self.limit || injected(Bug::PageWithoutEnd),
+            "a page of a listing ends at its limit (R23)"
+        );
+        if !merge.damaged.is_empty() && !self.inner.device_answers().await {
+            // Nothing is readable now: an empty page would look like an empty bucket.
+            return Err(Error::Busy("its device does not read anything, not even superblocks"));
+        }
+        self.note_damage(std::mem::take(&mut merge.damaged), &from, end.as_deref());
+        Ok(self.page)
+    }
+
+    /// Lists keys that start with `under` until the page ends.
+    async fn fill(&mut self, merge: &mut Merge<'_>, under: &[u8]) -> Result<()> {
+        let mut spare = Vec::new();
+        while let Some((key, found)) = merge.next(&mut spare).await? {
+            if !key.starts_with(under) {
                 break;
             }
-            let Some(found) = found.filter(|found| !self.is_over(found)) else {
-                if self.pass(&key) {
-                    break;
+            let found = match found {
+                Some(found) if !self.is_over(&found) => found,
+                _ if self.pass(&key) => break,
+                _ => {
+                    spare = key;
+                    continue;
                 }
-                continue;
             };
-            let given = self.page.entries.len() + self.page.common_prefixes.len();
-            let met_much = given > 0 && merge.damaged.len() >= DAMAGED_RANGES_MAX;
-            if (given == self.limit || met_much) && !injected(Bug::PageWithoutEnd) {
+            let met_much = self.given() > 0 && merge.damaged.len() >= DAMAGED_RANGES_MAX;
+            if (self.given() == self.limit || met_much) && !injected(Bug::PageWithoutEnd) {
                 self.page.next = Some(self.last_given());
                 break;
             }
@@ -140,28 +222,31 @@ impl<'a> Lister<'a> {
                 None => {
                     let info = match found.metadata_in_memory() {
                         Some(Ok(metadata)) => self.known_info(&found, metadata),
-                        _ => self.info_of(&mut merge, &key, &found).await?,
+                        _ => self.info_of(merge, &key, &found).await?,
                     };
-                    key.drain(..self.base.len());
-                    self.page.entries.push((key, info));
+                    if !self.sink.take(&key[self.base.len()..], info) {
+                        assert!(self.given() > 0, "a page of a listing makes progress (R23)");
+                        self.page.next = Some(self.last_given());
+                        break;
+                    }
+                    self.listed += 1;
+                    spare = std::mem::replace(&mut self.last, key);
                 }
             }
         }
-        let given = self.page.entries.len() + self.page.common_prefixes.len();
-        self.inner.counters.note_passed(self.passed as u64);
-        for stream in merge.streams.iter().filter(|_| self.frozen.is_none()) {
-            self.inner.note_searches(&stream.view, given.div_ceil(tablets.len()));
-        }
-        assert!(
-            given <= self.limit || injected(Bug::PageWithoutEnd),
-            "a page of a listing ends at its limit (R23)"
-        );
-        if !merge.damaged.is_empty() && !self.inner.device_answers().await {
-            // Nothing is readable now: an empty page would look like an empty bucket.
-            return Err(Error::Busy("its device does not read anything, not even superblocks"));
-        }
-        self.note_damage(std::mem::take(&mut merge.damaged), &from, end.as_deref());
-        Ok(self.page)
+        Ok(())
+    }
+
+    /// Keys and common prefixes of the page so far.
+    fn given(&self) -> usize {
+        self.listed + self.page.common_prefixes.len()
+    }
+
+    /// Returns true if the next page is likely to be requested, and its leaves have room in the pool.
+    fn reads_ahead(&self) -> bool {
+        let is_walk =
+            !self.request.start_after.is_empty() && self.listed >= LIST_PAGE_MAX && self.page.next.is_some();
+        is_walk && self.inner.pool.scan_frames_max() >= AHEAD_FRAMES_MIN
     }
 
     /// Adds the damaged ranges of a page that starts at `from`. `end` is the end of the listing.
@@ -191,7 +276,7 @@ impl<'a> Lister<'a> {
     }
 
     /// The information of a found object; damage of its metadata is noted in `merge`.
-    async fn info_of(&self, merge: &mut Merge<'_>, key: &[u8], found: &FoundEntry) -> Result<ObjectInfo> {
+    async fn info_of(&mut self, merge: &mut Merge<'_>, key: &[u8], found: &FoundEntry) -> Result<ObjectInfo> {
         match self.inner.info(found).await {
             Ok(info) => Ok(self.known_info(found, info.metadata)),
             // The object exists, and a part of its information is readable: users can delete it like any other.
@@ -251,8 +336,9 @@ impl<'a> Lister<'a> {
     }
 
     fn last_given(&self) -> Vec<u8> {
-        let key = self.page.entries.last().map(|(key, _)| key);
-        key.max(self.page.common_prefixes.last()).cloned().unwrap_or_default()
+        let key = self.last.get(self.base.len()..);
+        let prefix = self.page.common_prefixes.last().map(|prefix| &prefix[..]);
+        key.max(prefix).unwrap_or_default().to_vec()
     }
 
     fn common_prefix(&self, key: &[u8]) -> Option<Vec<u8>> {
@@ -295,7 +381,7 @@ pub(crate) async fn walk_expiring(
     merge.seek(from).await?;
     let mut last = Vec::new();
     for _ in 0..limit {
-        let Some((key, found)) = merge.next().await? else { return Ok(None) };
+        let Some((key, found)) = merge.next(&mut last).await? else { return Ok(None) };
         if let Some(found) = found {
             look(&key, &found);
         }
@@ -332,7 +418,7 @@ pub(crate) async fn walk_frozen(
     let (start, mut page) = (from.clone(), FrozenPage::default());
     merge.seek(from).await?;
     for _ in 0..limit {
-        let Some((key, found)) = merge.next().await? else {
+        let Some((key, found)) = merge.next(&mut Vec::new()).await? else {
             page.next = None;
             break;
         };

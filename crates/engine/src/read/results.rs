@@ -35,7 +35,9 @@ impl Store {
                 let mut merge = Merge::new(inner, vec![stream]);
                 merge.seek(RESULT_PREFIX.to_vec()).await?;
                 let mut found = ResultTotals::default();
-                while let Some((_, result)) = merge.next().await?.filter(|(key, _)| is_result(key)) {
+                while let Some((_, result)) =
+                    merge.next(&mut Vec::new()).await?.filter(|(key, _)| is_result(key))
+                {
                     if let Some(result) = result {
                         found.add(result.entry.value_bytes);
                     }

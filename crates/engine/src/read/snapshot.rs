@@ -12,7 +12,7 @@ use shoal_log::run_to_end;
 use shoal_pool::Hint;
 
 use crate::read::get::{FoundEntry, check_single, is_unreadable};
-use crate::read::list::{list_frozen, walk_frozen};
+use crate::read::list::{list_page, walk_frozen};
 use crate::store::Store;
 use crate::tablet::snapshots::{Frozen, Holding};
 
@@ -151,7 +151,7 @@ impl Snapshot {
     /// # Errors
     /// As [`Store::list`]; [`Error::SnapshotDropped`].
     pub async fn list(&self, request: &ListRequest) -> Result<ListPage> {
-        list_frozen(&self.store.0, request, &*self.held()?).await
+        list_page(&self.store.0, request, Some(&*self.held()?)).await
     }
 
     /// At most `limit` objects (1 to [`SNAPSHOT_PAGE_MAX`]) of all buckets from `place` on, in the order of buckets and keys. A page may

@@ -19,9 +19,9 @@ use shoal_common::injected_bug::{Bug, injected};
 use shoal_common::key::RESERVED;
 use shoal_log::format::RecordKind;
 use shoal_log::{Committer, Record};
-use shoal_tree::Gap;
 use shoal_tree::layers::Trees;
 use shoal_tree::layers::cursor::{DecidedKey, Next, TreesCursor};
+use shoal_tree::{Found, Gap};
 
 use crate::memtable::Memtable;
 use crate::read::get::{FoundEntry, entry_of_leaf, entry_of_record, entry_without_value};
@@ -78,13 +78,24 @@ impl<'a> Pace<'a> {
 /// A key that a tablet has, and its object if it was not deleted.
 type Item = (Vec<u8>, Option<FoundEntry>);
 
+/// The object of a key before it is decoded: a stream moves it several times, and an entry is much longer.
+enum Undecoded {
+    /// The bytes in a leaf.
+    Leaf(Found<PoolPage>),
+    /// The record of a memtable.
+    Record(Arc<Record>),
+}
+
+/// The same as an [`Item`], not decoded.
+type UndecodedItem = (Vec<u8>, Option<Undecoded>);
+
 /// The streams of all tablets in one order.
 pub(super) struct Merge<'a> {
     pub(super) streams: Vec<TabletStream<'a>>,
     pace: Pace<'a>,
     heap: BinaryHeap<Reverse<(Vec<u8>, usize)>>,
     /// The item of each stream at its key in the heap; `None`: read the stream on from there.
-    waiting: Vec<Option<Option<FoundEntry>>>,
+    waiting: Vec<Option<Option<Undecoded>>>,
     /// The damaged ranges of encoded keys.
     pub(super) damaged: Vec<DamagedRange>,
 }
@@ -143,10 +154,29 @@ impl<'a> Merge<'a> {
         }
     }
 
-    /// The next key, and its object if it was not deleted: the caller bounds the number of keys that it examines. The
-    /// other work of the thread gets its turn in between.
+    /// Decodes the object of `key`. An entry of a leaf that cannot be decoded is noted as damage; then there is none.
     #[inline]
-    pub(super) async fn next(&mut self) -> Result<Option<Item>> {
+    fn decode(&mut self, index: usize, key: &[u8], found: Undecoded) -> Result<Option<FoundEntry>> {
+        let stream = &self.streams[index];
+        let decoded = match found {
+            Undecoded::Record(record) => return entry_of_record(&record).map(Some),
+            Undecoded::Leaf(found) if stream.is_without_values => entry_without_value(&found),
+            Undecoded::Leaf(found) => entry_of_leaf(found),
+        };
+        match decoded {
+            Ok(found) => Ok(Some(found)),
+            Err(error) => {
+                let (inner, tablet) = (stream.inner, stream.view.tablet);
+                self.add_damaged(inner, gap_of_entry(key, &error).in_tablet(tablet));
+                Ok(None)
+            }
+        }
+    }
+
+    /// The next key, and its object if it was not deleted: the caller bounds the number of keys that it examines. The
+    /// other work of the thread gets its turn in between. Takes the memory of `spare` for a key: that of the last one, if it is not needed.
+    #[inline]
+    pub(super) async fn next(&mut self, spare: &mut Vec<u8>) -> Result<Option<Item>> {
         loop {
             if self.pace.is_over() {
                 self.pace.yield_turn().await;
@@ -155,8 +185,8 @@ impl<'a> Merge<'a> {
             let index = top.0.1;
             let found = self.waiting[index].take();
             let stream = &mut self.streams[index];
-            let next = match stream.next_in_memory() {
-                Some(next) => next,
+            let next = match stream.next_in_memory(spare) {
+                Some(next) => Ok(next),
                 None => stream.next().await,
             };
             let key = match next {
@@ -178,8 +208,14 @@ impl<'a> Merge<'a> {
                     key
                 }
             };
-            if let Some(found) = found {
-                return Ok(Some((key, found)));
+            match found {
+                Some(None) => return Ok(Some((key, None))),
+                Some(Some(found)) => {
+                    if let Some(found) = self.decode(index, &key, found)? {
+                        return Ok(Some((key, Some(found))));
+                    }
+                }
+                None => {}
             }
         }
     }
@@ -189,7 +225,7 @@ impl<'a> Merge<'a> {
 enum Head {
     /// It is not read yet.
     Unread,
-    Next(Next<Item>),
+    Next(Next<UndecodedItem>),
     /// There is none.
     End,
 }
@@ -264,16 +300,21 @@ impl<'a> TabletStream<'a> {
         self.leaf = Head::Unread;
     }
 
+    /// Prefetches the leaves with about the next `keys` keys, for a listing that continues after this one.
+    pub(super) fn read_ahead(&mut self, keys: usize) {
+        self.cursor.read_ahead(keys);
+    }
+
     /// Reads the trees' next entry, if it is not read yet.
     async fn pull_leaf(&mut self) -> Result<()> {
-        while matches!(self.leaf, Head::Unread) {
+        if matches!(self.leaf, Head::Unread) {
             let next = self.cursor.next_key().await;
             // Neighbours are joined: a part of a tree that is all damage takes the memory of one page of it.
             for gap in self.cursor.take_gaps() {
                 damage::add(&mut self.damaged, gap.in_tablet(self.view.tablet), DAMAGED_RANGES_MAX);
             }
             match next? {
-                Some(Next::Entry(entry)) => self.set_leaf(entry),
+                Some(Next::Entry(entry)) => self.leaf = Head::Next(undecoded(entry)),
                 Some(Next::Behind(key)) => self.leaf = Head::Next(Next::Behind(key)),
                 None => self.leaf = Head::End,
             }
@@ -281,51 +322,34 @@ impl<'a> TabletStream<'a> {
         Ok(())
     }
 
-    /// Decodes the trees' next entry. One that cannot be decoded is noted as damage, and the next one stays unread.
-    #[inline]
-    fn set_leaf(&mut self, (key, found): DecidedKey<PoolPage>) {
-        let entry = found.map(|found| match self.is_without_values {
-            true => entry_without_value(&found),
-            false => entry_of_leaf(found),
-        });
-        match entry.transpose() {
-            Ok(found) => self.leaf = Head::Next(Next::Entry((key, found))),
-            Err(error) => {
-                let range = gap_of_entry(&key, &error).in_tablet(self.view.tablet);
-                damage::add(&mut self.damaged, range, DAMAGED_RANGES_MAX);
-            }
-        }
-    }
-
     /// The next key. Damage is returned once; then the trees are read on.
-    async fn next(&mut self) -> Result<Option<Next<Item>>> {
+    async fn next(&mut self) -> Result<Option<Next<UndecodedItem>>> {
         self.pull_leaf().await?;
         for queue in &mut self.queues {
             queue.fill().await;
         }
-        self.take()
+        Ok(self.take())
     }
 
     /// The same if nothing has to be read or sorted for it. `None`: call [`next`](Self::next).
     #[inline]
-    fn next_in_memory(&mut self) -> Option<Result<Option<Next<Item>>>> {
+    fn next_in_memory(&mut self, spare: &mut Vec<u8>) -> Option<Option<Next<UndecodedItem>>> {
         if self.queues.iter().any(RecordQueue::is_unread) {
             return None;
         }
         if let Head::Unread = self.leaf {
-            let entry = self.cursor.next_key_in_memory()?;
-            self.set_leaf(entry);
+            self.leaf = Head::Next(undecoded(self.cursor.next_key_in_memory(spare)?));
         }
-        (!matches!(self.leaf, Head::Unread)).then(|| self.take())
+        Some(self.take())
     }
 
     /// Takes the least of the next keys of memtables and trees, all of which are read.
     #[inline]
-    fn take(&mut self) -> Result<Option<Next<Item>>> {
+    fn take(&mut self) -> Option<Next<UndecodedItem>> {
         let record = self.queues.iter().filter_map(|queue| queue.front()).min_by(|a, b| a.key().cmp(b.key()));
         let Head::Next(leaf) = &self.leaf else {
             assert!(matches!(self.leaf, Head::End), "the trees' next entry is read");
-            return record.cloned().map(|record| self.take_record(&record)).transpose();
+            return record.cloned().map(|record| self.take_record(record));
         };
         let (key, is_damage) = match leaf {
             Next::Entry((key, _)) => (key, false),
@@ -334,25 +358,31 @@ impl<'a> TabletStream<'a> {
         let order = record.map_or(Ordering::Less, |record| key[..].cmp(record.key()));
         // After damage, the key of the record may be the next one of the trees.
         if order == Ordering::Less || (order == Ordering::Equal && is_damage) {
-            let Head::Next(leaf) = std::mem::replace(&mut self.leaf, Head::Unread) else { return Ok(None) };
-            return Ok(Some(leaf));
+            let Head::Next(leaf) = std::mem::replace(&mut self.leaf, Head::Unread) else { return None };
+            return Some(leaf);
         }
         let record = record.cloned();
         if order == Ordering::Equal {
             self.leaf = Head::Unread;
         }
-        record.map(|record| self.take_record(&record)).transpose()
+        record.map(|record| self.take_record(record))
     }
 
     /// Takes `record`, the least one of all memtables, out of their queues.
-    fn take_record(&mut self, record: &Arc<Record>) -> Result<Next<Item>> {
+    fn take_record(&mut self, record: Arc<Record>) -> Next<UndecodedItem> {
         // The first queue with this key is the newer memtable: `min_by` returns the first of equal items.
         for queue in &mut self.queues {
             queue.pop_if(record.key());
         }
-        let found = if record.kind() == RecordKind::Put { Some(entry_of_record(record)?) } else { None };
-        Ok(Next::Entry((record.key().to_vec(), found)))
+        let key = record.key().to_vec();
+        Next::Entry((key, (record.kind() == RecordKind::Put).then_some(Undecoded::Record(record))))
     }
+}
+
+/// The next entry of trees as an item.
+#[inline]
+fn undecoded((key, found): DecidedKey<PoolPage>) -> Next<UndecodedItem> {
+    Next::Entry((key, found.map(Undecoded::Leaf)))
 }
 
 /// The range of an entry that cannot be decoded: its own key.

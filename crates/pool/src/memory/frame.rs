@@ -138,7 +138,9 @@ impl Store {
         Pieces { store: self, frame: list.head, skip, bytes }
     }
 
-    fn address(&self, frame: u32) -> *mut u8 {
+    /// The start of a frame.
+    #[inline]
+    pub(crate) fn address(&self, frame: u32) -> *mut u8 {
         assert!((frame as usize) < self.free.frames());
         // SAFETY: the region has that many frames.
         unsafe { self.region.start.as_ptr().add(frame as usize * BLOCK_BYTES) }
@@ -180,6 +182,7 @@ impl Stores {
 impl Deref for Stores {
     type Target = Store;
 
+    #[inline]
     fn deref(&self) -> &Store {
         &self.store
     }

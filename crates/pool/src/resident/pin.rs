@@ -20,7 +20,7 @@ use super::slot::{Residents, Slot};
 use super::word::Word;
 use crate::memory::frame::{Frames, Pieces};
 use crate::memory::free::List;
-use crate::unit::{Check, Unit};
+use crate::unit::Unit;
 
 impl Residents {
     /// Pins the unit of this slot and counts a hit, if there is one.
@@ -86,6 +86,7 @@ unsafe impl Send for Pinned {}
 unsafe impl Sync for Pinned {}
 
 impl Pinned {
+    #[inline]
     pub(crate) fn residents(&self) -> &Residents {
         // SAFETY: the pin keeps the pool's memory alive (invariant 1).
         unsafe { &*self.residents }
@@ -95,6 +96,7 @@ impl Pinned {
         self.slot
     }
 
+    #[inline]
     pub(crate) fn slot(&self) -> &Slot {
         &self.residents().slots[self.slot as usize]
     }
@@ -129,10 +131,9 @@ impl Pinned {
     #[must_use]
     #[inline]
     pub fn page(&self) -> &[u8; BLOCK_BYTES] {
-        assert!(!matches!(self.unit().check, Check::Bytes { .. }), "not a page");
-        let Some((start, bytes)) = self.pieces().next() else { unreachable!("a page has one piece") };
-        assert_eq!(bytes, BLOCK_BYTES);
-        // SAFETY: the frame is initialised, and only read while it is pinned.
+        assert!(self.slot().is_page(), "not a page");
+        let start = self.residents().memory.address(self.slot);
+        // SAFETY: a page is one frame, which is initialised, and only read while it is pinned.
         unsafe { &*start.cast() }
     }
 

@@ -76,6 +76,12 @@ impl Slot {
         Unit::unpacked(self.id(), self.check.load(Ordering::Relaxed))
     }
 
+    /// Returns true if the unit is a page; stable as the unit is.
+    #[inline]
+    pub(crate) fn is_page(&self) -> bool {
+        Unit::is_page_packed(self.check.load(Ordering::Relaxed))
+    }
+
     pub(crate) fn is(&self, unit: &Unit) -> bool {
         self.id() == unit.id && self.check.load(Ordering::Relaxed) == unit.packed()
     }

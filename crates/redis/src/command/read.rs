@@ -3,8 +3,8 @@
 use bytes::Bytes;
 use shoal_base::limits::LIST_PAGE_MAX;
 use shoal_engine::{
-    ByteRange, Change, Error, ListPage, ListRequest, Lookup, Object, ObjectInfo, ObjectKey, ReadLevel,
-    ShortObject, Ticket, TryGet, Updated, Watch,
+    ByteRange, Change, Error, ListPage, ListRequest, ListSink, Lookup, Object, ObjectInfo, ObjectKey,
+    ReadLevel, ShortObject, Ticket, TryGet, Updated, Watch,
 };
 
 use super::call::{Call, Finished, Outcome, Scope};
@@ -169,14 +169,29 @@ impl Call {
         start_after: Vec<u8>,
         limit: usize,
     ) -> Result<ListPage, Failed> {
-        let request = ListRequest {
+        Ok(self.frontend.store.list(&self.list_request(prefix, start_after, limit)).await?)
+    }
+
+    /// The same; `sink` takes the keys. Returns the key after which the next page starts.
+    pub(crate) async fn list_into(
+        &self,
+        prefix: &[u8],
+        start_after: Vec<u8>,
+        limit: usize,
+        sink: &mut dyn ListSink,
+    ) -> Result<Option<Vec<u8>>, Failed> {
+        let request = self.list_request(prefix, start_after, limit);
+        Ok(self.frontend.store.list_into(&request, sink).await?.next)
+    }
+
+    fn list_request(&self, prefix: &[u8], start_after: Vec<u8>, limit: usize) -> ListRequest {
+        ListRequest {
             bucket: self.frontend.options.bucket.clone(),
             prefix: prefix.to_vec(),
             delimiter: Vec::new(),
             start_after,
             limit: limit.min(LIST_PAGE_MAX),
-        };
-        Ok(self.frontend.store.list(&request).await?)
+        }
     }
 
     /// Starts to watch an object.

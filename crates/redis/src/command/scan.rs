@@ -4,11 +4,11 @@
 
 use shoal_base::glob;
 use shoal_base::limits::LIST_PAGE_MAX;
-use shoal_engine::{DamagedRange, ListPage};
+use shoal_engine::{DamagedRange, ListPage, ListSink, ObjectInfo};
 
 use super::call::{Call, Finished, KEYS_A_TURN, Outcome, SYNTAX, give_way, integer, is};
 use super::write;
-use crate::answer::{Answer, Failed};
+use crate::answer::{Answer, Failed, Strings};
 
 /// The default number of keys that SCAN looks at.
 const COUNT_DEFAULT: usize = 10;
@@ -89,12 +89,28 @@ pub(super) async fn scan(call: Call) -> Outcome {
     };
     let prefix = pattern.map(|pattern| glob::literal_prefix(pattern)).unwrap_or_default();
     begin(&call).await?;
-    let page = call.list(&prefix, after, count).await?;
-    let next = page.next.map_or(0, |key| call.frontend.cursors.add(key, &*call.frontend.entropy));
-    let found = page.entries.into_iter().map(|(key, _)| key);
-    let found = found.filter(|key| strings && pattern.is_none_or(|pattern| glob::matches(pattern, key)));
-    let found = found.map(|key| Answer::Bulk(key.into())).collect();
-    Ok(Answer::Array(vec![Answer::string(next.to_string()), Answer::Array(found)]).into())
+    let mut matching =
+        Matching { pattern: pattern.map(|pattern| &pattern[..]), strings, found: Strings::default() };
+    let next = call.list_into(&prefix, after, count, &mut matching).await?;
+    let next = next.map_or(0, |key| call.frontend.cursors.add(key, &*call.frontend.entropy));
+    Ok(Answer::Array(vec![Answer::string(next.to_string()), Answer::Strings(matching.found)]).into())
+}
+
+/// The keys of a page that SCAN answers.
+struct Matching<'a> {
+    pattern: Option<&'a [u8]>,
+    /// True if strings are wanted: all objects are strings.
+    strings: bool,
+    found: Strings,
+}
+
+impl ListSink for Matching<'_> {
+    fn take(&mut self, key: &[u8], _: ObjectInfo) -> bool {
+        if self.strings && self.pattern.is_none_or(|pattern| glob::matches(pattern, key)) {
+            self.found.push(key);
+        }
+        true
+    }
 }
 
 pub(super) async fn dbsize(call: Call) -> Outcome {

@@ -29,7 +29,6 @@ valued! {
     v1::GetStream: in None, out Some(15), writes false;
     v1::Head: in None, out None, writes false;
     v1::Delete: in None, out None, writes true;
-    v1::List: in None, out None, writes false;
     v1::ListBuckets: in None, out None, writes false;
     v1::Stat: in None, out None, writes false;
     v1::Moving: in None, out None, writes false;

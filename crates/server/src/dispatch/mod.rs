@@ -316,7 +316,7 @@ impl Dispatch {
             kv::Delete::PATH => {
                 unary::<kv::Delete, _, _>(call, |request| key_value::delete(request, bucket)).boxed()
             }
-            v1::List::PATH => unary::<v1::List, _, _>(call, list::list).boxed(),
+            v1::List::PATH => whole(call, false, list::list).boxed(),
             v1::ListBuckets::PATH => unary::<v1::ListBuckets, _, _>(call, buckets::list_buckets).boxed(),
             v1::MultiGet::PATH => whole(call, false, multi_get::multi_get).boxed(),
             v1::MultiPut::PATH => whole(call, true, multi_put::multi_put).boxed(),

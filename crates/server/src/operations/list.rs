@@ -1,25 +1,83 @@
 //! Lists the keys of a bucket.
+//!
+//! The entries of an answer are encoded as the store finds them, without a structure for each.
 
 use bytes::Bytes;
 use prost::Message;
-use shoal_api::v1;
+use prost::encoding::{WireType, encode_key, encode_varint, encoded_len_varint, key_len};
+use shoal_api::{fields, v1};
 use shoal_base::limits::KEY_BYTES_MAX;
-use shoal_engine::{DamagedRange, ListPage, ListRequest, check_bucket};
+use shoal_buffer::Buffer;
+use shoal_engine::{ListRequest, ListSink, ObjectInfo, check_bucket};
 
 use crate::auth::Authenticated;
 use crate::convert;
 use crate::failure::Failure;
+use crate::wire::put_prefix;
 
 /// The entries of one page, in bytes: with the most common prefixes of a page they stay below the longest message. A thousand entries with
 /// all the metadata that is allowed would not.
 const ENTRIES_BYTES_MAX: usize = 3 << 20;
 
-pub(crate) async fn list(request: Authenticated<v1::ListRequest>) -> Result<v1::ListResponse, Failure> {
+/// Numbers of the fields of a `ListResponse` and a `ListEntry`.
+const ENTRIES: u32 = 1;
+const KEY: u32 = 1;
+const INFO: u32 = 2;
+
+pub(crate) async fn list(request: Authenticated<Bytes>) -> Result<Box<Buffer>, Failure> {
     let (message, admitted) = request.take();
-    let request = list_request(message)?;
+    let request = list_request(v1::ListRequest::decode(message).map_err(fields::not_protobuf)?)?;
     let store = admitted.to_read(&request.bucket)?;
-    let page = store.list(&request).await.map_err(|error| Failure::of(&error))?;
-    Ok(response(page, ENTRIES_BYTES_MAX))
+    let mut answer = Answer { message: Vec::new(), bytes_max: ENTRIES_BYTES_MAX };
+    let page = store.list_into(&request, &mut answer).await.map_err(|error| Failure::of(&error))?;
+    // The fields that follow the entries.
+    let rest = v1::ListResponse {
+        entries: Vec::new(),
+        common_prefixes: page.common_prefixes.into_iter().map(Into::into).collect(),
+        next_start_after: page.next.map(Into::into),
+        damaged: page.damaged.into_iter().map(convert::damaged).collect(),
+    };
+    rest.encode_raw(&mut answer.message);
+    let mut message = Box::new(Buffer::from(answer.message));
+    put_prefix(0, &mut message);
+    Ok(message)
+}
+
+/// The entries of an answer as they are on the wire.
+struct Answer {
+    message: Vec<u8>,
+    bytes_max: usize,
+}
+
+impl ListSink for Answer {
+    fn take(&mut self, key: &[u8], info: ObjectInfo) -> bool {
+        let info = convert::info(&info);
+        let info_bytes = info.encoded_len();
+        let entry_bytes = field_len(KEY, key.len()) + field_len(INFO, info_bytes);
+        let message = &mut self.message;
+        // The first entry always fits, so that each page makes progress.
+        if !message.is_empty() && message.len() + field_len(ENTRIES, entry_bytes) > self.bytes_max {
+            return false;
+        }
+        message.reserve(field_len(ENTRIES, entry_bytes));
+        put_head(ENTRIES, entry_bytes, message);
+        put_head(KEY, key.len(), message);
+        message.extend_from_slice(key);
+        put_head(INFO, info_bytes, message);
+        info.encode_raw(message);
+        true
+    }
+}
+
+/// The bytes of a field of `bytes` with its number and length.
+fn field_len(number: u32, bytes: usize) -> usize {
+    key_len(number) + encoded_len_varint(bytes as u64) + bytes
+}
+
+/// Puts the number and the length of a field.
+fn put_head(number: u32, bytes: usize, message: &mut Vec<u8>) {
+    encode_key(number, WireType::LengthDelimited, message);
+    encode_varint(bytes as u64, message);
 }
 
 fn list_request(message: v1::ListRequest) -> Result<ListRequest, Failure> {
@@ -46,102 +104,55 @@ fn list_request(message: v1::ListRequest) -> Result<ListRequest, Failure> {
     })
 }
 
-/// The page as a message, cut when its entries pass `entries_bytes_max`.
-fn response(page: ListPage, entries_bytes_max: usize) -> v1::ListResponse {
-    let mut bytes = 0;
-    let mut entries = Vec::with_capacity(page.entries.len());
-    let mut cut = None;
-    // All keys share one buffer: prost clones each `Bytes` as it encodes it, and the first clone of a separate buffer allocates.
-    let mut keys = Vec::with_capacity(page.entries.iter().map(|(key, _)| key.len()).sum());
-    page.entries.iter().for_each(|(key, _)| keys.extend_from_slice(key));
-    let mut keys = Bytes::from(keys);
-    for (key, info) in page.entries {
-        let entry = v1::ListEntry { key: keys.split_to(key.len()), info: Some(convert::info(&info)) };
-        bytes += entry.encoded_len();
-        // The first entry always fits, so that each page makes progress.
-        if bytes > entries_bytes_max
-            && let Some(v1::ListEntry { key, .. }) = entries.last()
-        {
-            cut = Some(key.clone());
-            break;
-        }
-        entries.push(entry);
-    }
-    // All keys from the cut on are for the next page, prefixes too. None of them is a prefix of an entry's key, so the order of their bytes
-    // is that of the listing.
-    let before_cut = |prefix: &Vec<u8>| cut.as_ref().is_none_or(|cut| prefix[..] < cut[..]);
-    let common_prefixes = page.common_prefixes.into_iter().filter(before_cut).map(Into::into).collect();
-    let meets = |range: &DamagedRange| cut.as_ref().is_none_or(|cut| range.from[..] <= cut[..]);
-    let damaged = page.damaged.into_iter().filter(meets).map(convert::damaged).collect();
-    let next_start_after = cut.or_else(|| page.next.map(Into::into));
-    v1::ListResponse { entries, common_prefixes, next_start_after, damaged }
-}
-
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
     use shoal_api::v1::failure::Kind;
-    use shoal_engine::{Lsn, Metadata, ObjectInfo, TabletId};
+    use shoal_base::object::EndTime;
+    use shoal_engine::{Deadline, Lsn, Metadata};
 
     use super::*;
 
-    fn page(keys: &[&str], prefixes: &[&str], next: Option<&str>) -> ListPage {
-        let info = ObjectInfo {
-            version: Lsn(1),
+    fn info(version: u64, left_ns: Option<u64>, content_type: &str) -> ObjectInfo {
+        ObjectInfo {
+            version: Lsn(version),
             bytes: 1,
-            modified_ns: 1,
-            expiry: None,
-            metadata: Metadata::default(),
-        };
-        ListPage {
-            entries: keys.iter().map(|key| (key.as_bytes().to_vec(), info.clone())).collect(),
-            common_prefixes: prefixes.iter().map(|prefix| prefix.as_bytes().to_vec()).collect(),
-            next: next.map(|next| next.as_bytes().to_vec()),
-            damaged: Vec::new(),
+            modified_ns: version,
+            expiry: left_ns.map(|left_ns| Deadline { end: EndTime::Wall(7), left_ns, at_ns: 7 }),
+            metadata: Metadata { content_type: content_type.into(), ..Metadata::default() },
         }
     }
 
-    fn damaged(from: &str, to: Option<&str>) -> DamagedRange {
-        let to = to.map(|to| to.as_bytes().to_vec());
-        DamagedRange { tablet: TabletId(3), from: from.into(), to, block: 9, why: "torn".into() }
+    proptest! {
+        /// The bytes are equal to prost's.
+        #[test]
+        fn entries_match_prost(
+            entries in prop::collection::vec(
+                (prop::collection::vec(any::<u8>(), 1..300), any::<u64>(), any::<Option<u64>>(), "[a-z]{0,9}"),
+                0..9,
+            )
+        ) {
+            let mut answer = Answer { message: Vec::new(), bytes_max: usize::MAX };
+            let mut whole = v1::ListResponse::default();
+            for (key, version, left_ns, content_type) in entries {
+                let info = info(version, left_ns, &content_type);
+                prop_assert!(answer.take(&key, info.clone()));
+                whole.entries.push(v1::ListEntry { key: key.into(), info: Some(convert::info(&info)) });
+            }
+            prop_assert_eq!(answer.message, whole.encode_to_vec());
+        }
     }
 
     #[test]
-    fn list_page_reports_its_damaged_ranges() {
-        let mut whole = page(&["a", "c", "e"], &[], None);
-        whole.damaged = vec![damaged("b", Some("bb")), damaged("d", None)];
-        let response_of = |bytes| response(whole.clone(), bytes).damaged;
-        let all = response_of(ENTRIES_BYTES_MAX);
-        assert_eq!(all.len(), 2);
-        let v1::DamagedRange { tablet, from, to, block, why } = &all[0];
-        assert_eq!(
-            (*tablet, &from[..], to.as_deref(), *block, &why[..]),
-            (3, &b"b"[..], Some(&b"bb"[..]), 9, "torn")
-        );
-        assert_eq!(all[1].to, None);
-        let one =
-            v1::ListEntry { key: "a".into(), info: Some(convert::info(&whole.entries[0].1)) }.encoded_len();
-        let cut = response_of(one * 2);
-        assert_eq!(cut.len(), 1, "the range behind the cut is the next page's");
-    }
-
-    #[test]
-    fn fitting_page_is_not_cut() {
-        let response = response(page(&["a", "c"], &["b/", "d/"], Some("d/")), ENTRIES_BYTES_MAX);
-        assert_eq!((response.entries.len(), response.common_prefixes.len()), (2, 2));
-        assert_eq!(response.next_start_after.as_deref(), Some(&b"d/"[..]));
-    }
-
-    #[test]
-    fn page_is_cut_after_an_entry() {
-        let whole = page(&["a", "c", "e"], &["b/", "d/"], None);
-        let one =
-            v1::ListEntry { key: "a".into(), info: Some(convert::info(&whole.entries[0].1)) }.encoded_len();
-        let cut = response(whole.clone(), one * 2);
-        assert_eq!(cut.entries.len(), 2);
-        assert_eq!(cut.common_prefixes, ["b/"]);
-        assert_eq!(cut.next_start_after.as_deref(), Some(&b"c"[..]));
+    fn page_ends_before_the_entry_that_does_not_fit() {
+        let mut one = Answer { message: Vec::new(), bytes_max: usize::MAX };
+        assert!(one.take(b"a", info(1, None, "")));
+        let bytes_max = one.message.len() * 2;
+        let mut answer = Answer { message: Vec::new(), bytes_max };
+        let taken = [b"a", b"b", b"c"].map(|key| answer.take(key, info(1, None, "")));
+        assert_eq!((taken, answer.message.len()), ([true, true, false], bytes_max));
         // A page has an entry even if nothing fits.
-        assert_eq!(response(whole, 0).entries.len(), 1);
+        assert!(Answer { message: Vec::new(), bytes_max: 0 }.take(b"a", info(1, None, "")));
     }
 
     #[test]

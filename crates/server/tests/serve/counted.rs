@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use shoal_client::{ByteRange, PutOptions};
+use shoal_client::{ByteRange, ListRequest, PutOptions};
 use shoal_metrics::{Metrics, RefusalCause};
 use shoal_server::{ReportSource, Security, ServerOptions};
 use shoal_storekit::eventually;
@@ -54,6 +54,33 @@ async fn each_call_is_counted_once() {
     assert_eq!(counts(&metrics).get(&("head", "ok")), Some(&1));
     let (received, sent) = metrics.grpc().bytes();
     assert!(received > long.len() as u64 && sent > long.len() as u64, "{received} {sent}");
+}
+
+/// Two pages are requested ahead of the caller, and no further one: not when the listing is dropped either.
+#[tokio::test]
+async fn list_all_requests_two_pages_ahead() {
+    let metrics = Arc::new(Metrics::default());
+    let server =
+        Running::told(ServerOptions { metrics: Arc::clone(&metrics), ..ServerOptions::default() }).await;
+    let client = server.client().await;
+    for number in 0..80_u8 {
+        client.put("b", &[number], "v".into(), PutOptions::default()).await.unwrap();
+    }
+    let mut pages = client.list_all(ListRequest { bucket: "b".into(), limit: 10, ..ListRequest::default() });
+    let lists = || counts(&metrics).get(&("list", "ok")).copied().unwrap_or(0);
+    for number in 0..3 {
+        let page = pages.next_page().await.unwrap().unwrap();
+        assert_eq!((page.entries.len(), &page.entries[0].key[..]), (10, &[number * 10][..]));
+        eventually("two more are requested", || async { lists() == u64::from(number) + 3 }).await;
+    }
+    // The pages ahead are dropped, and others requested.
+    pages.skip_to(vec![65]);
+    let page = pages.next_page().await.unwrap().unwrap();
+    assert_eq!(page.entries[0].key[..], [66]);
+    eventually("one more page is the last", || async { lists() == 7 }).await;
+    drop(pages);
+    client.head("b", b"none").await.unwrap();
+    assert_eq!(lists(), 7);
 }
 
 #[tokio::test]

@@ -77,11 +77,29 @@ struct Source<S: PageSource> {
     finder: Option<LeafFinder<S>>,
 }
 
+/// The number of entries that a tree has among `entries` of all trees, roughly.
+fn share_of(root: Root, live: Option<u64>, entries: usize) -> usize {
+    let Some(live) = live else { return entries };
+    let share = (entries as u64).saturating_mul(root.entries.min(live)) / live;
+    share as usize + 2
+}
+
+/// A copy of `key` in the memory of `spare`, which is empty afterwards.
+#[inline]
+fn copied_into(spare: &mut Vec<u8>, key: &[u8]) -> Vec<u8> {
+    let mut copy = std::mem::take(spare);
+    copy.clear();
+    copy.extend_from_slice(key);
+    copy
+}
+
 /// See the top of the file.
 pub struct TreesCursor<S: PageSource> {
     tree: Tree,
     source: S,
     layers: Arc<Layers>,
+    /// The number of entries that decide; `None` if the base is alone.
+    live: Option<u64>,
     /// Newest first; the last one is the base.
     sources: Vec<Source<S>>,
     /// The sources that have a head, in the order of their keys, and of equal keys the newest first.
@@ -98,14 +116,12 @@ pub struct TreesCursor<S: PageSource> {
 impl<S: PageSource + Clone> TreesCursor<S> {
     /// A cursor over the entries below `end`, if any. `expected`: the rough number of entries to read.
     pub fn new(tree: Tree, source: &S, trees: &Trees, end: Option<&[u8]>, expected: Option<usize>) -> Self {
-        let live = trees.live().max(1);
+        let live = (!trees.layers.list.is_empty()).then(|| trees.live().max(1));
         let roots = trees.layers.list.iter().chain(std::iter::once(&trees.base));
         let sources = roots.map(|&root| {
             let cursor = Cursor::new(tree, source.clone(), root, &[], end);
-            let share = |entries: usize| (entries as u64).saturating_mul(root.entries.min(live)) / live;
             let cursor = match expected {
-                Some(entries) if trees.layers.list.is_empty() => cursor.with_expected(entries),
-                Some(entries) => cursor.with_expected(share(entries) as usize + 2),
+                Some(entries) => cursor.with_expected(share_of(root, live, entries)),
                 None => cursor,
             };
             Source { root, cursor, head: None, hides: Vec::new(), finder: None }
@@ -115,6 +131,7 @@ impl<S: PageSource + Clone> TreesCursor<S> {
             tree,
             source: source.clone(),
             layers: trees.layers.clone(),
+            live,
             sources,
             order: Vec::new(),
             gaps: Vec::new(),
@@ -166,6 +183,14 @@ impl<S: PageSource + Clone> TreesCursor<S> {
         }
     }
 
+    /// Prefetches the leaves that hold about the next `entries` entries, without those whose place is not in memory: the caller stops here,
+    /// and another cursor is going to continue.
+    pub fn read_ahead(&mut self, entries: usize) {
+        for source in &mut self.sources {
+            source.cursor.read_ahead(share_of(source.root, self.live, entries));
+        }
+    }
+
     /// Ranges of keys that damage hides and that were met since the last call.
     pub fn take_gaps(&mut self) -> Vec<Gap> {
         std::mem::take(&mut self.gaps)
@@ -190,14 +215,15 @@ impl<S: PageSource + Clone> TreesCursor<S> {
         }))
     }
 
-    /// As [`next_key`](Self::next_key) if the leaves in the cursor's hands have the answer. `None`: call `next_key`.
+    /// As [`next_key`](Self::next_key) if the leaves in the cursor's hands have the answer. `None`: call `next_key`. Takes the memory of
+    /// `spare` for a key.
     #[inline]
-    pub fn next_key_in_memory(&mut self) -> Option<DecidedKey<S::Page>> {
+    pub fn next_key_in_memory(&mut self, spare: &mut Vec<u8>) -> Option<DecidedKey<S::Page>> {
         if let [base] = &mut self.sources[..] {
             let entry = base.cursor.next_in_memory()?;
-            return Some((entry.key.to_vec(), Some(entry.found())));
+            return Some((copied_into(spare, entry.key), Some(entry.found())));
         }
-        let decided = self.step_in_memory()?;
+        let decided = self.step_in_memory(spare)?;
         Some(self.key_of_decided(decided))
     }
 
@@ -276,7 +302,7 @@ impl<S: PageSource + Clone> TreesCursor<S> {
             return Ok(self.head_of(0).await?.map(|head| decided(0, head, false, Unsettled::default())));
         }
         self.prime().await?;
-        if let Some(decided) = self.step_in_memory() {
+        if let Some(decided) = self.step_in_memory(&mut Vec::new()) {
             return Ok(Some(Next::Entry(decided)));
         }
         loop {
@@ -322,7 +348,7 @@ impl<S: PageSource + Clone> TreesCursor<S> {
 
     /// The same among several trees if it takes no read: no older tree has the key, no damage is near, and the leaf of the tree has the next
     /// head.
-    fn step_in_memory(&mut self) -> Option<Decided<S::Page>> {
+    fn step_in_memory(&mut self, spare: &mut Vec<u8>) -> Option<Decided<S::Page>> {
         let index = *self.order.first().filter(|_| self.is_primed)?;
         let is_last = match self.order.get(1) {
             Some(&older) if self.key_of(older) == self.key_of(index) => return None,
@@ -333,7 +359,7 @@ impl<S: PageSource + Clone> TreesCursor<S> {
         }
         let source = &mut self.sources[index];
         let entry = source.cursor.next_in_memory()?;
-        let (key, found) = (entry.key.to_vec(), Some(entry.found()));
+        let (key, found) = (copied_into(spare, entry.key), Some(entry.found()));
         let page = source.cursor.page_above();
         let Head { key, found, page } = source.head.replace(Head { key, found, page })?;
         if !is_last && !self.is_before(index, self.order[1]) {

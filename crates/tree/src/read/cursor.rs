@@ -224,6 +224,17 @@ impl<S: PageSource> Cursor<S> {
         }
     }
 
+    /// Prefetches the leaves that hold the next `entries` entries, as far as they have the same page of level 1 above them: the caller stops
+    /// here, and another cursor is going to continue.
+    pub fn read_ahead(&mut self, entries: usize) {
+        if self.sought.is_some() || self.done {
+            return;
+        }
+        let held = self.leaf.as_ref().map_or(0, |leaf| leaf.count - leaf.next);
+        self.expected = Some(entries.saturating_sub(held));
+        self.ask_ahead(false);
+    }
+
     /// Returns the pages on the path to the last entry, its leaf first.
     pub fn pages(&self) -> impl Iterator<Item = PageRef> {
         let leaf = self.leaf.as_ref().map(|leaf| leaf.at);

@@ -108,4 +108,12 @@ fn reads_ahead_only_what_the_range_may_need() {
         "{} asked for, {left} read",
         prefetched.len()
     );
+
+    // The next page's leaves, without those that the cursor holds or prefetched already.
+    cursor.read_ahead(500);
+    let (reads, ahead) = tree.memory.take_reads();
+    assert!(reads.is_empty() && ahead.len().abs_diff(prefetched.len()) <= 3, "{}", ahead.len());
+    assert!(ahead.iter().all(|page| !prefetched.contains(page)));
+    cursor.read_ahead(0);
+    assert_eq!(tree.memory.take_reads().1.len(), 0);
 }
