@@ -247,7 +247,8 @@ mod tests {
         };
         let records = |body_bytes: usize| {
             let encoded = encode_record(RecordKind::Put, TabletId(0), b"key", &[&vec![7; body_bytes]], false);
-            vec![Arc::new(Record::recovered(encoded, Lsn(1))); 64]
+            let record = Arc::new(Record::recovered(encoded, Lsn(1)));
+            std::iter::repeat_n(record, 64).collect::<Vec<_>>()
         };
         assert_eq!(share(&records(100)), 23);
         assert_eq!(share(&records(4_096)), 62);
