@@ -248,10 +248,7 @@ mod tests {
     use prost::Message;
 
     use super::*;
-
-    fn bytes(most: usize) -> impl Strategy<Value = Bytes> {
-        prop::collection::vec(any::<u8>(), 0..most).prop_map(Bytes::from)
-    }
+    use crate::operation::tests::bytes;
 
     proptest! {
         /// The page is the one that prost would have read, and the keys are not copied.

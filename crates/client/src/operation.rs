@@ -246,13 +246,14 @@ pub(crate) fn decoded<M: prost::Message + Default>(field: Field<'_>) -> Result<M
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use proptest::prelude::*;
 
     use super::*;
     use crate::object::{Expiry, Metadata};
 
-    fn bytes(most: usize) -> impl Strategy<Value = Bytes> {
+    /// Up to `most` random bytes.
+    pub(crate) fn bytes(most: usize) -> impl Strategy<Value = Bytes> {
         prop::collection::vec(any::<u8>(), 0..most).prop_map(Bytes::from)
     }
 

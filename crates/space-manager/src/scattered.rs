@@ -193,7 +193,7 @@ mod tests {
     fn half_of_a_uniform_space_is_emptied_into_the_other_half() {
         let space = space(single_blocks(0, 4_096, 2));
         let chosen = space.scattered(&[], u64::MAX);
-        // Each group has 512 used and 512 short free blocks. Two groups fit into the others but for an eighth.
+        // Each group has 512 used and 512 short free blocks. The contents of two groups fit into seven eighths of the others.
         assert_eq!(chosen.groups, [Run::new(3_072, 1_024), Run::new(2_048, 1_024)]);
         assert_eq!((chosen.gained_blocks, chosen.moved_blocks), (896, 896));
         let blocks: u64 = chosen.windows.iter().map(|run| u64::from(run.blocks)).sum();

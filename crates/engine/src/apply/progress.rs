@@ -14,8 +14,8 @@ use crate::memtable::admission::{LENT_STEPS, Lent};
 const HOME: usize = 16;
 const LOOK: usize = 32;
 const WHOLE: usize = 128;
-/// The same for an apply with a pace. It waits for the device and not for the processor, so its requests count: those of an operation whose
-/// value goes home are the write of the value, and the read of the leaf of the replaced entry in the merge.
+/// The same for an apply with a pace. The device limits it, not the processor, so the weights follow its requests: an operation whose value
+/// goes home writes that value, and reads the leaf of the replaced entry in the merge.
 const PACED_SORT: usize = 2;
 const PACED: Parts = Parts { home: 30, look: 32 };
 const PACED_WITH_HOMES: Parts = Parts { home: 80, look: 4 };
@@ -89,7 +89,7 @@ impl<'a> Progress<'a> {
         self
     }
 
-    /// The following operations are brought home: those of `records`, sorted.
+    /// Starts to bring the sorted `records` home. Sets the weights by the share of values that go home.
     pub(crate) fn brings_home(&mut self, records: &[Arc<Record>]) {
         if self.pace.is_none() {
             return;

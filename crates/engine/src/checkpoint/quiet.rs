@@ -23,7 +23,7 @@ impl Quiet {
         let (then_ns, before) = *since.get_or_insert((now_ns, blocks));
         let took_ns = now_ns.saturating_sub(then_ns);
         if took_ns < PERIOD_NS {
-            // More than the whole period may have: no need to wait for its end.
+            // Already more than a quiet period may write: do not wait for its end.
             if blocks.saturating_sub(before) >= QUIET_BLOCKS_PER_S * PERIOD_NS / 1_000_000_000 {
                 self.is_quiet.store(false, Ordering::Relaxed);
             }

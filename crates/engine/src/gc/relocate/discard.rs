@@ -28,14 +28,14 @@ pub(crate) struct Giving {
     /// True if the next look may find something although nothing was freed: the last one passed by recent frees, or found the growth ahead
     /// of need too large.
     looks_again: AtomicBool,
-    /// True if the next look does not pass by recent frees, and takes short runs beside holes.
+    /// True if the next look includes recent frees and short runs beside holes.
     takes_all: AtomicBool,
     /// True after the device failed to punch.
     has_failed: AtomicBool,
 }
 
 impl Giving {
-    /// Has the next look take place at once, and make holes of recent frees and of short runs beside holes, too.
+    /// Makes the next look due now, and includes recent frees and short runs beside holes in it.
     pub(super) fn look_at_all(&self) {
         self.takes_all.store(true, Ordering::Relaxed);
         self.looks_again.store(true, Ordering::Relaxed);
@@ -89,7 +89,7 @@ impl Relocator {
         self.space.available().saturating_sub(ahead + ahead / 2)
     }
 
-    /// Makes holes of the free runs that are long enough.
+    /// Turns long free runs into holes.
     async fn look_for_holes(&self) -> Progress {
         let holes = self.space.holes();
         let was_touched = holes.is_touched();
@@ -102,8 +102,8 @@ impl Relocator {
         Progress::Worked
     }
 
-    /// Makes holes of the free blocks beyond those that stay free, except in the pieces that were `touched`; without this, also of short
-    /// runs beside holes. Returns the number of new holes.
+    /// Turns free runs into holes, except for the blocks that stay free. With `touched`, skips recent frees; without it, includes short runs
+    /// beside holes. Returns the number of new holes.
     pub(super) async fn make_holes(&self, touched: Option<&Touched>) -> usize {
         // Growth takes blocks ahead of need, and fills holes: not beside this.
         let _turn = self.checkpointer.grower.take().await;
