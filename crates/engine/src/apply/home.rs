@@ -22,8 +22,8 @@ use crate::checkpoint::checkpointer::Checkpointer;
 use crate::counters::OperationCounters;
 use crate::gc::liveness::LivenessOps;
 use crate::gc::rewrite::{LiveValue, MoveStep};
-use crate::memtable::Memtable;
 use crate::tablet::tree_io::{owner_of, tree_of};
+use shoal_memtable::Memtable;
 
 /// Bytes of values that count as one request of the budget: a flush waits about as long for them as for a read.
 const BYTES_OF_A_REQUEST: usize = 32 << 10;

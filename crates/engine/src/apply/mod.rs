@@ -37,10 +37,10 @@ use crate::checkpoint::publish::Changes;
 use crate::counters::OperationCounters;
 use crate::gc::liveness::{Liveness, LivenessOps};
 use crate::gc::rewrite::{Moves, Pressure};
-use crate::memtable::Memtable;
 use crate::tablet::damage::Unread;
 use crate::tablet::tree_io::{LATE_PERMILLE, Pages, PoolPages, is_of_medium, tree_of};
 use crate::tablet::view::{Tablet, View};
+use shoal_memtable::Memtable;
 
 /// Attempts of an apply before it abandons pages that the device cannot read.
 const READS_TRIED: u32 = 3;

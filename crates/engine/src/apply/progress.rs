@@ -7,7 +7,7 @@ use shoal_tree::ENTRY_BYTES_MAX;
 
 use crate::apply::pace::Pace;
 use crate::checkpoint::pause::Pause;
-use crate::memtable::admission::{LENT_STEPS, Lent};
+use shoal_memtable::admission::{LENT_STEPS, Lent};
 
 /// Weights of an operation of an apply, roughly by duration: sorted and brought home; looked up; and the whole of it, with the merge into a
 /// tree.

@@ -23,10 +23,10 @@ use crate::checkpoint::pause::Pause;
 use crate::checkpoint::quiet::Quiet;
 use crate::checkpoint::rate::MoveLimits;
 use crate::counters::OperationCounters;
-use crate::memtable::Memtable;
-use crate::memtable::admission::Admission;
 use crate::tablet::tablets::Tablets;
 use crate::tablet::tree_io::{PoolSink, depth_of};
+use shoal_memtable::Memtable;
+use shoal_memtable::admission::MemtableAdmission;
 
 /// The owners that a checkpoint works with, and its own state. The store builds it once.
 pub(crate) struct Checkpointer {
@@ -134,7 +134,7 @@ impl Checkpointer {
 
     /// The memtables that decide whether background work has time to read within the budget of the pool. Without threads there is no
     /// background work: a caller waits for the apply.
-    pub(crate) fn pacing(&self) -> Option<&Admission> {
+    pub(crate) fn pacing(&self) -> Option<&MemtableAdmission> {
         (self.helpers.is_some() && !self.closing.is_begun()).then_some(&*self.tablets.admission)
     }
 

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use shoal_tree::layers::{LAYERS_MAX, Layers};
 
-use crate::memtable::admission::Lent;
+use shoal_memtable::admission::Lent;
 
 /// A tablet's compactions lag if its layers have more than this many thousandths of the entries that make a compaction into the base due. Twice the
 /// due number is usual: new layers arrive while the compaction runs.
@@ -87,7 +87,7 @@ mod tests {
     use shoal_tree::Root;
 
     use super::*;
-    use crate::memtable::admission::Admission;
+    use shoal_memtable::admission::MemtableAdmission;
 
     fn layers(count: usize, entries: u64) -> Layers {
         let list = (0..count).map(|_| Root { entries: entries / count as u64, ..Root::EMPTY }).collect();
@@ -108,7 +108,7 @@ mod tests {
 
     #[test]
     fn the_rest_of_the_room_is_lent_step_by_step_and_free_at_the_end() {
-        let admission = Admission::new(1 << 20, 1_000, 4_000);
+        let admission = MemtableAdmission::new(1 << 20, 1_000, 4_000);
         admission.take(1_000, 100_000);
         let mut lent = admission.lend(1_000, 100_000);
         assert!(lent.advance(10, 40));

@@ -25,8 +25,8 @@ use shoal_space_manager::DataBlocks;
 
 use crate::checkpoint::publish::Changes;
 use crate::growth::map_room::hold;
-use crate::memtable::admission::records_max;
 use crate::store::{Inner, Store};
+use shoal_memtable::admission::records_max;
 
 /// The result of a growth of the cap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

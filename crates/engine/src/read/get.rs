@@ -19,11 +19,11 @@ use shoal_tree::layers::{SearchState, Searched};
 use shoal_value::{Entry, Home, InlineEntry, Located, Meta, decode_metadata, split_leaf_entry};
 
 use crate::counters::OperationCounters;
-use crate::memtable::hash_of;
-use crate::memtable::read_cache::ReadCache;
 use crate::store::{Inner, Store};
 use crate::tablet::tree_io::{PoolPage, PoolPages, Remembers, tree_of};
 use crate::tablet::view::View;
+use shoal_memtable::hash_of;
+use shoal_memtable::read_cache::ReadCache;
 
 /// An object's entry, found under a view. Inline bytes refer to the record or to the leaf's frame.
 pub(crate) struct FoundEntry {

@@ -5,6 +5,8 @@ pub(crate) mod changes;
 pub(crate) mod counted;
 pub(crate) mod get;
 pub(crate) mod list;
+#[cfg(test)]
+mod read_cache_tests;
 pub(crate) mod results;
 pub(crate) mod snapshot;
 pub(crate) mod streams;

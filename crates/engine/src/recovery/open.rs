@@ -36,14 +36,14 @@ use crate::checkpoint::rate::MoveLimits;
 use crate::growth::at_opening::raise_cap;
 use crate::growth::hold_room::{hold_room, make_holes};
 use crate::maintenance::workers;
-use crate::memtable::admission::{Admission, records_max};
-use crate::memtable::hash_of;
 use crate::recovery::read::Recovery;
 use crate::store::background::Maintenance;
 use crate::store::threads::Worker;
 use crate::store::{Inner, Store};
 use crate::tablet::tablets::Tablets;
 use crate::tablet::withdraw::Memtables;
+use shoal_memtable::admission::{MemtableAdmission, records_max};
+use shoal_memtable::hash_of;
 
 impl Store {
     /// Opens the store on `device` and recovers from a crash. With [`OpenOptions::read_only`] nothing is written to the
@@ -335,7 +335,7 @@ fn empty_tablets(
 ) -> Result<Tablets> {
     let layout = superblock.layout;
     let records_max = records_max(&options.tuning, layout.blocks_max);
-    let admission = Admission::new(options.memtable_bytes(), layout.log_blocks, records_max);
+    let admission = MemtableAdmission::new(options.memtable_bytes(), layout.log_blocks, records_max);
     assert_eq!(layers.len(), superblock.tablets.len(), "each tablet has its layers");
     Tablets::new(&superblock.tablets, layers, admission)
 }

@@ -33,10 +33,10 @@ use crate::checkpoint::checkpointer::Checkpointer;
 use crate::checkpoint::publish::Changes;
 use crate::counters::OperationCounters;
 use crate::gc::relocate::Relocator;
-use crate::memtable::read_cache::ReadCache;
 use crate::store::background::Maintenance;
 use crate::store::last_backup::BackupNote;
 use crate::tablet::tablets::Tablets;
+use shoal_memtable::read_cache::ReadCache;
 
 /// A write that finds too few blocks waits this often, for this time, if readers hold enough freed ones: a view that a task only
 /// looks at is gone in a moment, and its blocks are no reason to refuse the write.

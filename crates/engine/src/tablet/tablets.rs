@@ -9,22 +9,22 @@ use shoal_common::key::ObjectKey;
 use shoal_image::tablet_record::TabletRecord;
 use shoal_tree::layers::Layers;
 
-use crate::memtable::admission::Admission;
-use crate::memtable::hash_of;
-use crate::memtable::turns::Turns;
-use crate::memtable::watched_keys::Watches;
-use crate::memtable::write_counts::WriteCounts;
 use crate::tablet::damage::Met;
 use crate::tablet::held::HeldStreams;
 use crate::tablet::snapshots::Snapshots;
 use crate::tablet::view::{Tablet, View};
+use shoal_memtable::admission::MemtableAdmission;
+use shoal_memtable::hash_of;
+use shoal_memtable::turns::Turns;
+use shoal_memtable::watched_keys::Watches;
+use shoal_memtable::write_counts::WriteCounts;
 
 /// The tablets of an open store by hash slot.
 pub(crate) struct Tablets {
     all: Vec<Arc<Tablet>>,
     by_slot: Box<[u8]>,
     /// Bounds the memtables of all tablets.
-    pub admission: Arc<Admission>,
+    pub admission: Arc<MemtableAdmission>,
     /// The damaged ranges met since the store was opened.
     pub met: Met,
     /// Readers of long values. Each holds the space of its value for a bounded time (R16).
@@ -47,7 +47,7 @@ impl Tablets {
     pub(crate) fn new(
         records: &[TabletRecord],
         layers: Vec<Arc<Layers>>,
-        admission: Arc<Admission>,
+        admission: Arc<MemtableAdmission>,
     ) -> Result<Self> {
         let tablet = |(id, (record, layers)): (u16, (&TabletRecord, Arc<Layers>))| {
             Arc::new(Tablet::new(TabletId(id), record, layers, admission.clone()))

@@ -16,7 +16,7 @@ use shoal_value::packed::RunOwner;
 use shoal_value::pool_error;
 
 use crate::counters::OperationCounters;
-use crate::memtable::admission::Admission;
+use shoal_memtable::admission::MemtableAdmission;
 
 /// Blocks that an apply allocates at a time for its pages, so that one write covers several neighbours.
 const PAGE_RUN_BLOCKS: u32 = 16;
@@ -40,7 +40,7 @@ pub(crate) struct PoolPages<'a> {
     gives_up: bool,
     remembers: Remembers,
     /// The memtables of background work, which reads within the budget of the pool unless they are nearly full.
-    paced_by: Option<&'a Admission>,
+    paced_by: Option<&'a MemtableAdmission>,
 }
 
 /// The fill of the memtables, in thousandths, from which on background work reads as fast as it can: writers are about to wait for it.
@@ -59,9 +59,10 @@ pub(crate) enum Remembers {
 }
 
 /// Requests that background work may keep in flight now: no limit without `paced_by`, or if its memtables are nearly full.
-pub(crate) fn depth_of(pool: &Pool, paced_by: Option<&Admission>) -> usize {
-    let in_time =
-        |admission: &&Admission| admission.fill_permille() < LATE_PERMILLE && !admission.is_waited_for();
+pub(crate) fn depth_of(pool: &Pool, paced_by: Option<&MemtableAdmission>) -> usize {
+    let in_time = |admission: &&MemtableAdmission| {
+        admission.fill_permille() < LATE_PERMILLE && !admission.is_waited_for()
+    };
     paced_by.filter(in_time).map_or(usize::MAX, |_| pool.budget().depth())
 }
 
@@ -96,7 +97,7 @@ impl<'a> PoolPages<'a> {
     }
 
     /// The same source for background work: it reads ahead within the budget of the pool, unless memtables of `admission` are nearly full.
-    pub(crate) fn paced_by(self, admission: Option<&'a Admission>) -> Self {
+    pub(crate) fn paced_by(self, admission: Option<&'a MemtableAdmission>) -> Self {
         Self { paced_by: admission, ..self }
     }
 

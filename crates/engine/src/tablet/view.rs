@@ -13,10 +13,10 @@ use shoal_tree::Root;
 use shoal_tree::layers::{Layers, Trees};
 use shoal_value::packed::Totals;
 
-use crate::memtable::Memtable;
-use crate::memtable::admission::Admission;
 use crate::tablet::compactions::{LayerSearches, RunningCompactions};
 use crate::tablet::result_totals::ResultTotals;
+use shoal_memtable::Memtable;
+use shoal_memtable::admission::MemtableAdmission;
 
 /// Limit on the keys for which a new memtable reserves its table: the table exists even if no record arrives.
 const KEYS_GUESS_MAX: usize = 64 << 10;
@@ -91,7 +91,7 @@ pub(crate) struct Tablet {
     pub slot_first: u16,
     pub slot_last: u16,
     view: ArcSwap<View>,
-    admission: Arc<Admission>,
+    admission: Arc<MemtableAdmission>,
     /// The marker of the last freeze.
     marker: Mutex<Option<Arc<Marker>>>,
     /// The progress of the search for packed runs to rewrite.
@@ -111,7 +111,7 @@ impl Tablet {
         id: TabletId,
         published: &TabletRecord,
         layers: Arc<Layers>,
-        admission: Arc<Admission>,
+        admission: Arc<MemtableAdmission>,
     ) -> Self {
         let active = Arc::new(Memtable::new(admission.filter_bits(), 0));
         let &TabletRecord { slot_first, slot_last, root, applied, totals, .. } = published;
@@ -257,8 +257,8 @@ impl Tablet {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::memtable::hash_of;
     use crate::testing::fixtures::record;
+    use shoal_memtable::hash_of;
 
     fn tablet() -> Tablet {
         let published = TabletRecord {
@@ -269,7 +269,7 @@ mod tests {
             totals: Totals::default(),
             layers: None,
         };
-        Tablet::new(TabletId(0), &published, Arc::default(), Admission::new(1 << 14, 64, 64))
+        Tablet::new(TabletId(0), &published, Arc::default(), MemtableAdmission::new(1 << 14, 64, 64))
     }
 
     fn put(tablet: &Tablet, key: &[u8], lsn: u64) {

@@ -6,9 +6,9 @@ use shoal_base::sync::MutexGuard;
 use shoal_log::{Committer, Record, Unwritten};
 use shoal_space_manager::SpaceManager;
 
-use crate::memtable::{self, Size};
 use crate::tablet::tablets::Tablets;
 use crate::tablet::view::View;
+use shoal_memtable::{self as memtable, Size};
 
 /// The memtables, and the space that their records reserve.
 pub(crate) struct Memtables {

@@ -19,12 +19,12 @@ use shoal_space_manager::{ReadEpoch, Reservation};
 use shoal_value::end_of;
 use smallvec::SmallVec;
 
-use crate::memtable::write_counts::WriteCounts;
-use crate::memtable::{self, Growth};
 use crate::store::Inner;
 use crate::tablet::view::{Tablet, View};
 use crate::write::batch::{AdmittedBatch, PreparedRecord};
 use crate::write::watch::Watch;
+use shoal_memtable::write_counts::WriteCounts;
+use shoal_memtable::{self as memtable, Growth};
 
 /// The condition of a write batch at the moment at which it is queued.
 pub(crate) enum Condition<'a> {

@@ -15,11 +15,11 @@ use shoal_space_manager::{Extents, Reservation};
 use shoal_value::{Placement, placement_of};
 use smallvec::SmallVec;
 
-use crate::memtable::{self, hash_of};
 use crate::store::Inner;
 use crate::tablet::view::Tablet;
 use crate::write::change::{Change, Outline};
 use crate::write::permit::Permit;
+use shoal_memtable::{self as memtable, hash_of};
 
 /// Records of one write batch at most: all of them are inserted into their memtables under the memtables' locks.
 pub(crate) const BATCH_RECORDS_MAX: usize = 65_536;

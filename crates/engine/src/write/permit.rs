@@ -5,9 +5,9 @@ use shoal_common::error::{Error, Result};
 use shoal_log::{Committer, run_to_end};
 
 use crate::checkpoint::applier::ApplyWait;
-use crate::memtable::admission::{MemtablePermit, Waiting};
 use crate::store::Inner;
 use crate::store::threads::Duty;
+use shoal_memtable::admission::{MemtablePermit, WaitingWrite};
 
 /// A write batch's share of memtables and log. Dropped before the batch is queued, it frees the share.
 pub(crate) struct Permit<'a> {
@@ -42,7 +42,7 @@ impl Drop for LogPermit<'_> {
 
 /// The place of a write that waits for room. A large batch that leaves the line wakes the writes after it.
 struct PlaceInLine<'a> {
-    waiting: Option<Waiting<'a>>,
+    waiting: Option<WaitingWrite<'a>>,
     committer: &'a Committer,
     /// The apply in progress makes the room.
     _wait: ApplyWait<'a>,

@@ -1,4 +1,4 @@
-//! Watching a key: [`Store::transact`] does nothing if a watched key was written since (`memtable/watched_keys.rs` has the
+//! Watching a key: [`Store::transact`] does nothing if a watched key was written since (`crates/memtable/src/watched_keys.rs` has the
 //! table).
 
 use std::sync::Arc;
@@ -9,10 +9,10 @@ use shoal_common::error::Result;
 use shoal_common::key::ObjectKey;
 use shoal_common::object::EndTime;
 
-use crate::memtable::hash_of;
-use crate::memtable::watched_keys::Watched;
 use crate::store::{Inner, Store};
 use crate::write::change::ReadLevel;
+use shoal_memtable::hash_of;
+use shoal_memtable::watched_keys::Watched;
 
 /// A watched key, until this is dropped.
 pub struct Watch {

@@ -1,4 +1,4 @@
-//! All calls of the engine that read, for the commands of every family. Next: `memtable/read_cache.rs` and `read/get.rs` of the engine.
+//! All calls of the engine that read, for the commands of every family. Next: `crates/memtable/src/read_cache.rs` and `read/get.rs` of the engine.
 
 use bytes::Bytes;
 use shoal_base::limits::LIST_PAGE_MAX;

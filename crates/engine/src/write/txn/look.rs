@@ -122,7 +122,7 @@ impl Inner {
     ) -> Result<(Seen, Option<FoundEntry>)> {
         loop {
             let view = tablet.view();
-            let newest = |memtable: &crate::memtable::Memtable| memtable.newest(key.encoded());
+            let newest = |memtable: &shoal_memtable::Memtable| memtable.newest(key.encoded());
             let record = newest(&view.active).or_else(|| newest(view.frozen.as_ref()?));
             let found = match &record {
                 Some(record) if record.kind() == RecordKind::Delete => None,

@@ -20,7 +20,6 @@ use shoal_common::object::{Deadline, EndTime, Expiry, Object};
 use smallvec::{SmallVec, smallvec};
 
 use crate::counters::OperationCounters;
-use crate::memtable::turns::Tries;
 use crate::store::{Inner, Store};
 use crate::write::append::{Attempt, Condition};
 use crate::write::batch::{Part, PreparedBatch};
@@ -29,6 +28,7 @@ use crate::write::ticket::Ticket;
 use crate::write::txn::dedup::ResultSlot;
 use crate::write::txn::look::{Admit, Looked};
 use crate::write::watch::Watch;
+use shoal_memtable::turns::Tries;
 
 /// The result of a transaction that was done.
 #[derive(Debug)]

@@ -7,7 +7,7 @@ use shoal_base::sync::stripes;
 const WRITE_COUNTS: usize = stripes(16 << 10);
 
 /// The number of writes by the hash of the key.
-pub(crate) struct WriteCounts(Box<[AtomicU64]>);
+pub struct WriteCounts(Box<[AtomicU64]>);
 
 impl Default for WriteCounts {
     fn default() -> Self {
@@ -17,18 +17,21 @@ impl Default for WriteCounts {
 
 impl WriteCounts {
     /// The counter of a key with this hash.
-    pub(crate) fn of(&self, hash: u64) -> &AtomicU64 {
+    #[inline]
+    pub fn of(&self, hash: u64) -> &AtomicU64 {
         &self.0[hash as usize % WRITE_COUNTS]
     }
 
     /// Notes a record of a key with this counter. The caller holds the lock of the memtable that has the record. Pairs
     /// with [`Self::now`]: a reader that sees the new count also sees the record.
-    pub(crate) fn note(count: &AtomicU64) {
+    #[inline]
+    pub fn note(count: &AtomicU64) {
         count.fetch_add(1, Ordering::Release);
     }
 
     /// The count for a key's hash.
-    pub(crate) fn now(&self, hash: u64) -> u64 {
+    #[inline]
+    pub fn now(&self, hash: u64) -> u64 {
         self.of(hash).load(Ordering::Acquire)
     }
 }

@@ -16,7 +16,7 @@ use shoal_base::sync::stripes;
 use shoal_common::key::ObjectKey;
 use smallvec::SmallVec;
 
-use crate::memtable::hash_of;
+use crate::hash_of;
 
 /// The number of lines that the keys share.
 const LINES: usize = stripes(256);
@@ -33,7 +33,7 @@ struct Queue {
 }
 
 /// All lines.
-pub(crate) struct Turns {
+pub struct Turns {
     lines: Box<[Mutex<Queue>]>,
     /// Counts of places in all lines and of closed lines. Relaxed: a write that misses one causes one more conflict.
     places: AtomicUsize,
@@ -48,7 +48,7 @@ struct LinePlace<'a> {
 }
 
 /// The turn in the lines of some keys, until it is dropped.
-pub(crate) struct Turn<'a> {
+pub struct Turn<'a> {
     places: SmallVec<[LinePlace<'a>; 4]>,
 }
 
@@ -65,17 +65,19 @@ fn line_of(hash: u64) -> usize {
 
 impl Turns {
     /// Returns true if any batch queues.
-    pub(crate) fn is_any(&self) -> bool {
+    #[inline]
+    pub fn is_any(&self) -> bool {
         self.places.load(Ordering::Relaxed) > 0
     }
 
     /// Returns true if a batch queues for one of the keys with these hashes.
-    pub(crate) fn is_busy(&self, hashes: impl IntoIterator<Item = u64>) -> bool {
+    #[inline]
+    pub fn is_busy(&self, hashes: impl IntoIterator<Item = u64>) -> bool {
         self.is_any() && hashes.into_iter().any(|hash| !self.lines[line_of(hash)].lock().places.is_empty())
     }
 
     /// Waits for the turn of the keys with these hashes.
-    pub(crate) async fn take(&self, hashes: impl IntoIterator<Item = u64>) -> Turn<'_> {
+    pub async fn take(&self, hashes: impl IntoIterator<Item = u64>) -> Turn<'_> {
         let mut lines: SmallVec<[usize; 4]> = hashes.into_iter().map(line_of).collect();
         lines.sort_unstable();
         lines.dedup();
@@ -98,18 +100,20 @@ impl Turns {
     }
 
     /// Returns true if any line is closed.
-    pub(crate) fn is_any_closed(&self) -> bool {
+    #[inline]
+    pub fn is_any_closed(&self) -> bool {
         self.closed.load(Ordering::Relaxed) > 0
     }
 
     /// Returns true if a write of the key with this hash must wait at the gate.
-    pub(crate) fn is_closed(&self, hash: u64) -> bool {
+    #[inline]
+    pub fn is_closed(&self, hash: u64) -> bool {
         self.is_any_closed() && self.lines[line_of(hash)].lock().closed
     }
 
     /// Waits until a write of the key with this hash may start. The caller must hold no permit and no space: the first batch of the line
     /// may need them.
-    pub(crate) async fn pass(&self, hash: u64) {
+    pub async fn pass(&self, hash: u64) {
         if self.is_closed(hash) {
             poll_fn(|context| {
                 let mut queue = self.lines[line_of(hash)].lock();
@@ -126,7 +130,7 @@ impl Turns {
 
 impl Turn<'_> {
     /// Closes the lines: from now on writes of one key also wait.
-    pub(crate) fn close(&self) {
+    pub fn close(&self) {
         for place in &self.places {
             let mut queue = place.turns.lines[place.line].lock();
             if !std::mem::replace(&mut queue.closed, true) {
@@ -176,19 +180,20 @@ impl Drop for LinePlace<'_> {
 const CONFLICTS_MAX: usize = 3;
 
 /// The tries of a write batch, with the conflicts that it met.
-pub(crate) struct Tries<'a> {
+pub struct Tries<'a> {
     turns: &'a Turns,
     conflicts: usize,
     turn: Option<Turn<'a>>,
 }
 
 impl<'a> Tries<'a> {
-    pub(crate) fn new(turns: &'a Turns) -> Self {
+    /// A batch that has not been tried yet.
+    pub fn new(turns: &'a Turns) -> Self {
         Self { turns, conflicts: 0, turn: None }
     }
 
     /// Called before each try of a batch of several keys: it queues if another batch queues for one of its keys.
-    pub(crate) async fn begin<'k>(&mut self, keys: impl Iterator<Item = &'k ObjectKey> + Clone) {
+    pub async fn begin<'k>(&mut self, keys: impl Iterator<Item = &'k ObjectKey> + Clone) {
         if self.turn.is_none() && self.turns.is_any() && self.turns.is_busy(keys.clone().map(hash)) {
             self.conflicts = self.conflicts.max(CONFLICTS_MAX);
         }
@@ -196,7 +201,7 @@ impl<'a> Tries<'a> {
     }
 
     /// Called before each try: the batch queues after too many conflicts, and closes its lines after twice as many.
-    pub(crate) async fn go_on<'k>(&mut self, keys: impl Iterator<Item = &'k ObjectKey>) {
+    pub async fn go_on<'k>(&mut self, keys: impl Iterator<Item = &'k ObjectKey>) {
         if self.conflicts >= CONFLICTS_MAX && self.turn.is_none() {
             self.turn = Some(self.turns.take(keys.map(hash)).await);
         }
@@ -206,7 +211,7 @@ impl<'a> Tries<'a> {
     }
 
     /// Notes a conflict: another write changed the keys first.
-    pub(crate) fn conflict(&mut self) {
+    pub fn conflict(&mut self) {
         self.conflicts += 1;
     }
 }

@@ -23,10 +23,12 @@ use smallvec::SmallVec;
 const PARTS: usize = stripes(64);
 
 /// A watched key.
-pub(crate) struct Watched {
+pub struct Watched {
+    /// The key.
     pub key: ObjectKey,
     /// The number of its puts and of its deletes. Written under the memtable's lock; decisions also read them under that lock.
     pub puts: AtomicU64,
+    /// See `puts`.
     pub deletes: AtomicU64,
 }
 
@@ -34,7 +36,7 @@ pub(crate) struct Watched {
 type Part = HashMap<u64, SmallVec<[(Arc<Watched>, usize); 1]>>;
 
 /// The watched keys.
-pub(crate) struct Watches {
+pub struct Watches {
     parts: Box<[Mutex<Part>]>,
     /// The number of watches. Relaxed: a new watch takes the memtable's lock afterwards, and a write reads the count
     /// under that lock.
@@ -54,7 +56,8 @@ impl Watches {
     }
 
     /// Notes a record of a key with this hash. The caller holds the lock of the memtable that has the record.
-    pub(crate) fn note(&self, hash: u64, key: &[u8], kind: RecordKind) {
+    #[inline]
+    pub fn note(&self, hash: u64, key: &[u8], kind: RecordKind) {
         if self.count.load(Ordering::Relaxed) == 0 || injected(Bug::WatchesForgotten) {
             return;
         }
@@ -66,7 +69,8 @@ impl Watches {
         }
     }
 
-    pub(crate) fn add(&self, hash: u64, key: &ObjectKey) -> Arc<Watched> {
+    /// Adds a watch of a key.
+    pub fn add(&self, hash: u64, key: &ObjectKey) -> Arc<Watched> {
         self.count.fetch_add(1, Ordering::Relaxed);
         let mut part = self.part(hash).lock();
         let same_hash = part.entry(hash).or_default();
@@ -80,7 +84,8 @@ impl Watches {
         watched
     }
 
-    pub(crate) fn remove(&self, hash: u64, watched: &Arc<Watched>) {
+    /// Removes a watch of a key.
+    pub fn remove(&self, hash: u64, watched: &Arc<Watched>) {
         let mut part = self.part(hash).lock();
         if let Some(same_hash) = part.get_mut(&hash) {
             same_hash.retain(|(other, count)| {

@@ -17,7 +17,7 @@ pub(super) type Versions = SmallVec<[Arc<Record>; 2]>;
 
 /// An entry of the table that probably belongs to a key.
 #[derive(Clone, Copy)]
-pub(crate) struct Guess {
+pub struct Guess {
     tag: u32,
     place: u64,
 }
@@ -201,7 +201,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::testing::fixtures::record;
+    use crate::testing::record;
 
     /// Short keys with shared prefixes, so that some are prefixes of others, and some words of eight bytes are equal.
     fn keys() -> impl Strategy<Value = Vec<Vec<u8>>> {

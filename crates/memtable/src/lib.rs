@@ -1,15 +1,17 @@
-//! A tablet's memtable: the records that the log holds and the tree does not yet.
+//! The memtables: the records of a tablet that the log holds and the trees do not yet.
 //!
 //! A writer inserts a record and pushes it into the committer's queue under one lock (R4). A record is *in flight* until its log batch is
 //! flushed; readers skip it until then. The memtable keeps the newest durable record of a key and the records in flight. It drops older
 //! records, and notes their extents for the next apply to free.
 
-pub(crate) mod admission;
+pub mod admission;
 mod keys;
-pub(crate) mod read_cache;
-pub(crate) mod turns;
-pub(crate) mod watched_keys;
-pub(crate) mod write_counts;
+pub mod read_cache;
+#[cfg(test)]
+mod testing;
+pub mod turns;
+pub mod watched_keys;
+pub mod write_counts;
 
 use std::future::poll_fn;
 use std::ops::Bound;
@@ -28,24 +30,25 @@ use shoal_value::value_bytes_of;
 
 /// Rough number of bytes that a key costs besides its records and its own bytes: the list of its records, two places of the table, and its
 /// place in the order.
-pub(crate) const ENTRY_OVERHEAD_BYTES: usize = 144;
+pub const ENTRY_OVERHEAD_BYTES: usize = 144;
 
 /// Keys that are sorted or read while the lock is held once.
 const KEYS_AT_A_TIME: usize = 256;
 
 /// The hash by which a memtable finds a key.
-pub(crate) fn hash_of(key: &[u8]) -> u64 {
+#[inline]
+pub fn hash_of(key: &[u8]) -> u64 {
     hash64_secret(key)
 }
 
 /// The records of one tablet.
-pub(crate) struct Memtable {
+pub struct Memtable {
     inner: Mutex<Inner>,
     filter: Filter,
 }
 
 /// The part under the lock.
-pub(crate) struct Inner {
+pub struct Inner {
     keys: Keys,
     /// The number of `keys` that are results of writes with a request id.
     result_keys: usize,
@@ -59,8 +62,10 @@ pub(crate) struct Inner {
 
 /// The contents of a memtable.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Size {
+pub struct Size {
+    /// The number of records.
     pub records: usize,
+    /// Their bytes in memory, those of the tables included.
     pub bytes: usize,
     /// Blocks reserved for the apply.
     pub reserved_blocks: u64,
@@ -68,7 +73,7 @@ pub(crate) struct Size {
 
 /// The keys that a memtable writes. All counts except `results` exclude the results of writes with a request id.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Written {
+pub struct Written {
     /// Keys whose newest record is a put.
     pub puts: u64,
     /// Keys whose newest record is a delete.
@@ -81,7 +86,7 @@ pub(crate) struct Written {
 
 /// The change of a memtable's size by an insertion.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Growth {
+pub struct Growth {
     /// Bytes of the inserted record.
     pub bytes: usize,
     /// Records that a newer durable one superseded and that own no extents.
@@ -90,7 +95,8 @@ pub(crate) struct Growth {
 
 impl Growth {
     /// The sum of two insertions' growth.
-    pub(crate) fn and(self, other: Self) -> Self {
+    #[inline]
+    pub fn and(self, other: Self) -> Self {
         let (a, b) = (self.dropped, other.dropped);
         let dropped = Size {
             records: a.records + b.records,
@@ -103,7 +109,7 @@ impl Growth {
 
 impl Memtable {
     /// A memtable with a table for about `keys` keys.
-    pub(crate) fn new(filter_bits: usize, keys: usize) -> Self {
+    pub fn new(filter_bits: usize, keys: usize) -> Self {
         let inner = Inner {
             keys: Keys::new(keys),
             result_keys: 0,
@@ -116,12 +122,13 @@ impl Memtable {
     }
 
     /// The lock under which a write decides and inserts its record.
-    pub(crate) fn lock(&self) -> MutexGuard<'_, Inner> {
+    #[inline]
+    pub fn lock(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock()
     }
 
     /// Inserts a record under the lock that `inner` holds. `hash` is the key's ([`hash_of`]).
-    pub(crate) fn insert(&self, inner: &mut Inner, record: Arc<Record>, hash: u64, durable: Lsn) -> Growth {
+    pub fn insert(&self, inner: &mut Inner, record: Arc<Record>, hash: u64, durable: Lsn) -> Growth {
         assert!(!inner.frozen, "a frozen memtable takes no records (R4, R6)");
         self.filter.add(hash);
         let mut growth = Growth { bytes: record.memory_bytes(), dropped: Size::default() };
@@ -152,7 +159,8 @@ impl Memtable {
     ///
     /// `durable` is called under the lock. An older value could make a key seem to have no record: a writer may have dropped its older
     /// records because a newer one became durable.
-    pub(crate) fn get(&self, key: &[u8], durable: impl FnOnce() -> Lsn) -> (Option<Arc<Record>>, bool) {
+    #[inline]
+    pub fn get(&self, key: &[u8], durable: impl FnOnce() -> Lsn) -> (Option<Arc<Record>>, bool) {
         let hash = hash_of(key);
         if !self.filter.may_contain(hash) {
             return (None, true);
@@ -165,7 +173,8 @@ impl Memtable {
     }
 
     /// The newest record of `key`, durable or in flight.
-    pub(crate) fn newest(&self, key: &[u8]) -> Option<Arc<Record>> {
+    #[inline]
+    pub fn newest(&self, key: &[u8]) -> Option<Arc<Record>> {
         let hash = hash_of(key);
         if !self.filter.may_contain(hash) {
             return None;
@@ -175,7 +184,7 @@ impl Memtable {
 
     /// Sorts the present keys, so that the next [`range`](Self::range) finds few unsorted ones. Yields after every [`KEYS_AT_A_TIME`] keys,
     /// so that other tasks run (R23).
-    pub(crate) async fn order(&self) {
+    pub async fn order(&self) {
         let count = self.lock().keys.len();
         while !self.lock().keys.order_some(KEYS_AT_A_TIME, count) {
             let mut had_a_turn = false;
@@ -192,7 +201,7 @@ impl Memtable {
 
     /// Up to `limit` keys from `start` on with their newest durable records, in order. A shorter result is the end. `durable` is called
     /// under the lock, as in [`get`](Self::get).
-    pub(crate) fn range(
+    pub fn range(
         &self,
         start: Bound<&[u8]>,
         limit: usize,
@@ -213,7 +222,7 @@ impl Memtable {
 
     /// The newest records of all keys, in the order of the keys. The memtable must be frozen, and everything in it durable: all numbers are
     /// up to `last`. Reports the number of collected records to `collected` step by step.
-    pub(crate) fn sorted(&self, last: Lsn, mut collected: impl FnMut(usize)) -> Vec<Arc<Record>> {
+    pub fn sorted(&self, last: Lsn, mut collected: impl FnMut(usize)) -> Vec<Arc<Record>> {
         let mut records = Vec::with_capacity(self.lock().keys.len());
         let mut seen = 0;
         loop {
@@ -244,18 +253,19 @@ impl Memtable {
     }
 
     /// The number of the first record, [`UNNUMBERED`] if it has none yet; `None` for an empty memtable.
-    pub(crate) fn first_lsn(&self) -> Option<u64> {
+    pub fn first_lsn(&self) -> Option<u64> {
         self.inner.lock().first.as_ref().map(|record| record.lsn_raw())
     }
 
     /// The size of the contents.
-    pub(crate) fn size(&self) -> Size {
+    #[inline]
+    pub fn size(&self) -> Size {
         self.inner.lock().size
     }
 
     /// The keys that the memtable writes: exact up to `sample` keys, beyond that extrapolated from the first `sample` ones. The number of
     /// results is exact.
-    pub(crate) fn written(&self, sample: usize) -> Written {
+    pub fn written(&self, sample: usize) -> Written {
         let inner = self.inner.lock();
         let (mut seen, mut some) = (0, Written::default());
         for versions in inner.keys.of_numbers(0, sample) {
@@ -285,35 +295,44 @@ impl Memtable {
 
 impl Inner {
     /// The number of keys.
-    pub(crate) fn key_count(&self) -> usize {
+    #[inline]
+    pub fn key_count(&self) -> usize {
         self.keys.len()
     }
 
-    pub(crate) fn is_frozen(&self) -> bool {
+    /// Returns true if it takes no more records.
+    #[inline]
+    pub fn is_frozen(&self) -> bool {
         self.frozen
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
+    /// Returns true if it has had no record.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
         self.first.is_none()
     }
 
-    pub(crate) fn freeze(&mut self) {
+    /// From now on it takes no more records: an apply can read it.
+    pub fn freeze(&mut self) {
         assert!(!self.frozen, "a memtable is frozen once (R6)");
         self.frozen = true;
     }
 
     /// The newest record of `key`, durable or in flight.
-    pub(crate) fn newest(&self, key: &[u8]) -> Option<&Arc<Record>> {
+    #[inline]
+    pub fn newest(&self, key: &[u8]) -> Option<&Arc<Record>> {
         self.newest_of(hash_of(key), key)
     }
 
     /// Reads the first place of the search for a hash.
-    pub(crate) fn guess(&self, hash: u64) -> Guess {
+    #[inline]
+    pub fn guess(&self, hash: u64) -> Guess {
         self.keys.guess(hash)
     }
 
     /// The records that an insertion of the guessed key probably reads.
-    pub(crate) fn guessed(&self, guess: Guess) -> &[Arc<Record>] {
+    #[inline]
+    pub fn guessed(&self, guess: Guess) -> &[Arc<Record>] {
         self.keys.guessed(guess).map_or(&[], |versions| versions)
     }
 
@@ -322,13 +341,13 @@ impl Inner {
     }
 
     /// Takes the records that [`shoal_common::injected_bug::Bug::DroppedFreedAtOnce`] frees.
-    pub(crate) fn take_superseded(&mut self) -> Vec<Arc<Record>> {
+    pub fn take_superseded(&mut self) -> Vec<Arc<Record>> {
         std::mem::take(&mut self.dropped)
     }
 
     /// The records that an apply frees although they never reached the tree: all but the newest of each key. The memtable must be frozen,
     /// and everything in it durable.
-    pub(crate) fn dropped(&self) -> Vec<Arc<Record>> {
+    pub fn dropped(&self) -> Vec<Arc<Record>> {
         assert!(self.frozen, "only a frozen memtable is applied");
         let superseded = |versions: &Versions| versions[..versions.len().saturating_sub(1)].to_vec();
         let of_keys = self.keys.of_numbers(0, self.keys.len()).iter().flat_map(superseded);
@@ -337,7 +356,7 @@ impl Inner {
 
     /// Removes records that found no room in the log: those of `records` in this memtable, which are all of its records that are not
     /// durable. Returns their size.
-    pub(crate) fn withdraw<'a>(&mut self, records: impl Iterator<Item = &'a Arc<Record>>) -> Size {
+    pub fn withdraw<'a>(&mut self, records: impl Iterator<Item = &'a Arc<Record>>) -> Size {
         let before = self.size;
         for record in records {
             let hash = hash_of(record.key());
@@ -428,7 +447,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::testing::fixtures::record;
+    use crate::testing::record;
 
     const KEY: &[u8] = b"key";
 

@@ -12,13 +12,13 @@ use shoal_base::sync::Mutex;
 use shoal_base::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use shoal_common::options::Tuning;
 
-use crate::memtable::Growth;
+use crate::Growth;
 
 /// The memtables may exceed the limits by at most this fraction while an apply lends room.
 const LENT_SHARE: usize = 4;
 
 /// Steps in which an apply lends room.
-pub(crate) const LENT_STEPS: usize = 128;
+pub const LENT_STEPS: usize = 128;
 
 /// A batch that needs more than this fraction of the limits is large: one step never makes room for it.
 const LARGE_SHARE: usize = LENT_SHARE * LENT_STEPS;
@@ -35,7 +35,7 @@ struct Line {
 }
 
 /// The contents of all tablets' memtables, with their limits.
-pub(crate) struct Admission {
+pub struct MemtableAdmission {
     bytes: AtomicUsize,
     records: AtomicUsize,
     /// Batches of several records that wait for an apply to make room.
@@ -53,7 +53,7 @@ pub(crate) struct Admission {
 }
 
 /// Limit on the records of all memtables: a fraction of a small store, which needs space for the pages of an apply beside the objects.
-pub(crate) fn records_max(tuning: &Tuning, blocks_max: u64) -> usize {
+pub fn records_max(tuning: &Tuning, blocks_max: u64) -> usize {
     tuning.memtable_records_max.min((blocks_max / 16).max(16) as usize)
 }
 
@@ -64,15 +64,15 @@ fn bytes_max(wanted: usize, log_blocks: u32) -> usize {
 }
 
 /// A write batch's share of the memtables.
-pub(crate) struct MemtablePermit {
-    admission: Arc<Admission>,
+pub struct MemtablePermit {
+    admission: Arc<MemtableAdmission>,
     records: usize,
     bytes: usize,
 }
 
-impl Admission {
+impl MemtableAdmission {
     /// Memtables of at most `bytes_wanted` bytes, or fewer if a log of `log_blocks` blocks requires it, and of `records_max` records.
-    pub(crate) fn new(bytes_wanted: usize, log_blocks: u32, records_max: usize) -> Arc<Self> {
+    pub fn new(bytes_wanted: usize, log_blocks: u32, records_max: usize) -> Arc<Self> {
         let (bytes, records, waiting, line, lending) = Default::default();
         let first_large = AtomicU64::new(NO_PLACE);
         let bytes_max = AtomicUsize::new(bytes_max(bytes_wanted, log_blocks));
@@ -99,17 +99,17 @@ impl Admission {
     }
 
     /// Sets the limit on the records of all memtables, for a store that grew.
-    pub(crate) fn set_records_max(&self, records_max: usize) {
+    pub fn set_records_max(&self, records_max: usize) {
         self.records_max.store(records_max, Ordering::Relaxed);
     }
 
     /// Sets the limit on the bytes of all memtables, for a log that became longer.
-    pub(crate) fn set_log_blocks(&self, log_blocks: u32) {
+    pub fn set_log_blocks(&self, log_blocks: u32) {
         self.bytes_max.store(bytes_max(self.bytes_wanted, log_blocks), Ordering::Relaxed);
     }
 
     /// Bits of the filter of a memtable, for the number of records that it may get.
-    pub(crate) fn filter_bits(&self) -> usize {
+    pub fn filter_bits(&self) -> usize {
         self.records_max().min(self.bytes_max() / 256).max(64) * 2
     }
 
@@ -126,7 +126,8 @@ impl Admission {
 
     /// Admits `records` records of `bytes` bytes in total if they fit now; several records also need that no large batch waits. A batch
     /// above the limit is admitted only into empty memtables.
-    pub(crate) fn try_admit(self: &Arc<Self>, records: usize, bytes: usize) -> Option<MemtablePermit> {
+    #[inline]
+    pub fn try_admit(self: &Arc<Self>, records: usize, bytes: usize) -> Option<MemtablePermit> {
         self.try_admit_at(NO_PLACE, records, bytes)
     }
 
@@ -144,7 +145,8 @@ impl Admission {
     }
 
     /// Releases the share of an applied memtable, or the part of its share that a record did not use.
-    pub(crate) fn release(&self, records: usize, bytes: usize) {
+    #[inline]
+    pub fn release(&self, records: usize, bytes: usize) {
         if records > 0 {
             let before = self.records.fetch_sub(records, Ordering::AcqRel);
             assert!(before >= records, "more records released than admitted (R3)");
@@ -154,31 +156,33 @@ impl Admission {
     }
 
     /// Counts records without a limit: recovery puts them into the memtables, or they are already there.
-    pub(crate) fn take(&self, records: usize, bytes: usize) {
+    #[inline]
+    pub fn take(&self, records: usize, bytes: usize) {
         self.records.fetch_add(records, Ordering::AcqRel);
         self.bytes.fetch_add(bytes, Ordering::AcqRel);
     }
 
     /// The room that an apply may lend: that of a memtable of `records` records and `bytes` bytes.
-    pub(crate) fn lend(self: &Arc<Self>, records: usize, bytes: usize) -> Lent {
+    pub fn lend(self: &Arc<Self>, records: usize, bytes: usize) -> Lent {
         self.lending.fetch_add(1, Ordering::AcqRel);
         Lent { admission: self.clone(), records, bytes, lent_records: 0, lent_bytes: 0 }
     }
 
     /// The fill of the memtables in thousandths of the closer limit: bytes or records.
-    pub(crate) fn fill_permille(&self) -> usize {
+    #[inline]
+    pub fn fill_permille(&self) -> usize {
         let bytes = self.bytes.load(Ordering::Acquire).saturating_mul(1000) / self.bytes_max();
         let records = self.records.load(Ordering::Acquire).saturating_mul(1000) / self.records_max();
         bytes.max(records)
     }
 
     /// Bytes that fit in the memtables until they are filled by `permille` thousandths.
-    pub(crate) fn room_below(&self, permille: usize) -> usize {
+    pub fn room_below(&self, permille: usize) -> usize {
         (self.bytes_max() / 1000 * permille).saturating_sub(self.bytes.load(Ordering::Acquire))
     }
 
     /// Puts a write of `records` records into the line for room, until the result is dropped.
-    pub(crate) fn wait(self: &Arc<Self>, records: usize, bytes: usize) -> Waiting<'_> {
+    pub fn wait(self: &Arc<Self>, records: usize, bytes: usize) -> WaitingWrite<'_> {
         let is_large = self.is_large(records, bytes);
         let mut line = self.line.lock();
         let place = line.next;
@@ -190,7 +194,7 @@ impl Admission {
         drop(line);
         // One record never needs more than the half that an apply leaves free.
         self.waiting.fetch_add(usize::from(records > 1), Ordering::AcqRel);
-        Waiting { admission: self, place, is_large, records, bytes }
+        WaitingWrite { admission: self, place, is_large, records, bytes }
     }
 
     fn note_first_large(&self, line: &Line) {
@@ -198,19 +202,20 @@ impl Admission {
     }
 
     /// Returns true if a batch waits for room and an apply could make some, regardless of the free room: the batch may need all of it.
-    pub(crate) fn is_waited_for(&self) -> bool {
+    #[inline]
+    pub fn is_waited_for(&self) -> bool {
         self.waiting.load(Ordering::Acquire) > 0 && self.records.load(Ordering::Acquire) > 0
     }
 
     /// Records and bytes in the memtables.
-    pub(crate) fn held(&self) -> (usize, usize) {
+    pub fn held(&self) -> (usize, usize) {
         (self.records.load(Ordering::Acquire), self.bytes.load(Ordering::Acquire))
     }
 }
 
-/// A write that waits for room. See [`Admission::wait`].
-pub(crate) struct Waiting<'a> {
-    admission: &'a Arc<Admission>,
+/// A write that waits for room. See [`MemtableAdmission::wait`].
+pub struct WaitingWrite<'a> {
+    admission: &'a Arc<MemtableAdmission>,
     place: u64,
     /// True for a large batch: when it leaves the line, the writes after it must be woken.
     pub is_large: bool,
@@ -218,14 +223,15 @@ pub(crate) struct Waiting<'a> {
     bytes: usize,
 }
 
-impl Waiting<'_> {
+impl WaitingWrite<'_> {
     /// Admits the write if it fits now; a batch also needs that no large one came before it.
-    pub(crate) fn try_admit(&self) -> Option<MemtablePermit> {
+    #[inline]
+    pub fn try_admit(&self) -> Option<MemtablePermit> {
         self.admission.try_admit_at(self.place, self.records, self.bytes)
     }
 }
 
-impl Drop for Waiting<'_> {
+impl Drop for WaitingWrite<'_> {
     fn drop(&mut self) {
         self.admission.waiting.fetch_sub(usize::from(self.records > 1), Ordering::AcqRel);
         if self.is_large {
@@ -237,8 +243,8 @@ impl Drop for Waiting<'_> {
 }
 
 /// The room of a memtable that an apply brings home. If it is dropped early, because the apply failed, it takes the lent room back.
-pub(crate) struct Lent {
-    admission: Arc<Admission>,
+pub struct Lent {
+    admission: Arc<MemtableAdmission>,
     records: usize,
     bytes: usize,
     lent_records: usize,
@@ -247,7 +253,7 @@ pub(crate) struct Lent {
 
 impl Lent {
     /// Lends the room of `done` of `parts` parts, at most a fraction of the limits; returns true if that is more than before.
-    pub(crate) fn advance(&mut self, done: usize, parts: usize) -> bool {
+    pub fn advance(&mut self, done: usize, parts: usize) -> bool {
         let share = |whole: usize, max: usize| {
             let lendable = whole.min(max / LENT_SHARE) as u128;
             (lendable * done as u128 / parts.max(1) as u128) as usize
@@ -261,7 +267,7 @@ impl Lent {
     }
 
     /// The memtable is home: the rest of its room is free as well.
-    pub(crate) fn end(mut self) {
+    pub fn end(mut self) {
         self.admission.release(self.records - self.lent_records, self.bytes - self.lent_bytes);
         (self.lent_records, self.lent_bytes) = (0, 0);
     }
@@ -276,7 +282,7 @@ impl Drop for Lent {
 
 impl MemtablePermit {
     /// Turns the permit into a share of the memtables, which grew by `growth`. The applies of the memtables release that share.
-    pub(crate) fn keep(mut self, growth: &Growth) {
+    pub fn keep(mut self, growth: &Growth) {
         assert!(growth.bytes <= self.bytes, "records take at most the admitted bytes");
         // The records stay counted. The unused part of the permit and the superseded records are released.
         let too_many = self.bytes - growth.bytes;
@@ -296,11 +302,11 @@ impl Drop for MemtablePermit {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::memtable::Size;
+    use crate::Size;
 
     #[test]
     fn bounds_and_gives_back() {
-        let admission = Admission::new(100, 64, 3);
+        let admission = MemtableAdmission::new(100, 64, 3);
         let first = admission.try_admit(1, 60).unwrap();
         assert!(admission.try_admit(1, 60).is_none());
         let second = admission.try_admit(1, 40).unwrap();
@@ -320,7 +326,7 @@ mod tests {
 
     #[test]
     fn apply_lends_room_and_reclaims_it_on_failure() {
-        let admission = Admission::new(10_000, 64, 1_000);
+        let admission = MemtableAdmission::new(10_000, 64, 1_000);
         admission.take(800, 4_000);
         let mut lent = admission.lend(400, 2_000);
         assert!(lent.advance(1, 10) && !lent.advance(1, 10));
@@ -341,7 +347,7 @@ mod tests {
 
     #[test]
     fn small_batches_queue_behind_large_one() {
-        let admission = Admission::new(100_000, 1_024, 10_000);
+        let admission = MemtableAdmission::new(100_000, 1_024, 10_000);
         admission.take(9_900, 4_000);
         let lent = admission.lend(100, 0);
         let before = admission.wait(2, 20);
