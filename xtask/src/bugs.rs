@@ -20,10 +20,12 @@ the seed draws, or all of them. The first of the list is the canary: it is alway
 /// A hunter that runs longer than this with a bug at work has found it, too: the store hangs.
 const HANGS_AFTER: Duration = Duration::from_secs(600);
 
-/// The test binaries: `crates/engine/tests/store`, the engine's unit tests, those of the tree, and the schedules.
+/// The test binaries: `crates/engine/tests/store`, the engine's unit tests, those of the tree and of the memtables, and the
+/// schedules.
 const STORE: &str = "store";
 const UNITS: &str = "shoal_engine";
 const TREE: &str = "shoal_tree";
+const MEMTABLE: &str = "shoal_memtable";
 const SCHEDULES: &str = "shoal_schedules";
 
 /// Schedules that hunt: the rarest bug shows after some five hundred.
@@ -82,7 +84,7 @@ const HUNTS: &[Hunt] = &[
     ("IdentityIgnored", STORE, "identity::reused_block_never_serves_old_value"),
     ("ConditionsForgetFrozen", SCHEDULES, "sessions::conditions_let_one_through"),
     ("InFlightServed", SCHEDULES, "readers::value_seen_by_reader_survives_crash"),
-    ("TornReadCache", UNITS, "memtable::read_cache::tests::no_cached_value_is_torn"),
+    ("TornReadCache", MEMTABLE, "read_cache::tests::no_cached_value_is_torn"),
     ("FrozenNotRead", SCHEDULES, "readers::operations_on_a_key_are_linearizable"),
     ("OutcomesForgotten", STORE, "write_batches::repeated_write_after_crash_is_applied_once"),
     ("ReaperUnconditional", STORE, "updating::the_reaper_gives_space_back"),
@@ -236,9 +238,9 @@ fn build(targets: &[&str]) -> Result<Vec<(String, PathBuf)>> {
     for &target in targets {
         match target {
             UNITS => _ = of_engine.arg("--lib"),
-            TREE => {
+            TREE | MEMTABLE => {
                 let mut command = cargo();
-                super::lab::of_tree(&mut command)?;
+                super::lab::of_crates_below(&mut command)?;
                 commands.push(command);
             }
             SCHEDULES => {
@@ -249,7 +251,7 @@ fn build(targets: &[&str]) -> Result<Vec<(String, PathBuf)>> {
             _ => _ = of_engine.args(["--test", target]),
         }
     }
-    if targets.iter().any(|&target| target != TREE && target != SCHEDULES) {
+    if targets.iter().any(|&target| ![TREE, MEMTABLE, SCHEDULES].contains(&target)) {
         commands.push(of_engine);
     }
     let mut binaries = Vec::new();
@@ -343,6 +345,7 @@ mod tests {
             (STORE, "crates/engine/tests/store"),
             (UNITS, "crates/engine/src"),
             (TREE, "crates/tree/src"),
+            (MEMTABLE, "crates/memtable/src"),
             (SCHEDULES, "schedules/src"),
         ];
         let sources = folders.map(|(binary, folder)| (binary, sources(&root.join(folder))));

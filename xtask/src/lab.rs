@@ -61,9 +61,9 @@ pub(crate) fn of_engine(command: &mut Command) -> Result<()> {
     with_bugs(command, "shoal-engine")
 }
 
-/// As [`of_engine`], of the unit tests of the tree.
-pub(crate) fn of_tree(command: &mut Command) -> Result<()> {
-    command.arg("--lib");
+/// As [`of_engine`], for the unit tests of the crates below the engine that have injected bugs.
+pub(crate) fn of_crates_below(command: &mut Command) -> Result<()> {
+    command.args(["--lib", "-p", "shoal-memtable"]);
     with_bugs(command, "shoal-tree")
 }
 
@@ -227,17 +227,18 @@ impl Options {
     }
 }
 
-/// Builds the tests in separate folders that [`run`] and [`super::bugs::run`] need: the engine's, the tree's and the schedules.
+/// Builds the tests in separate folders that [`run`] and [`super::bugs::run`] need: the engine's, those of the crates
+/// below it, and the schedules.
 pub(crate) fn build() -> Result<()> {
-    let [mut engine, mut tree, mut schedules] = std::array::from_fn(|_| Command::new("cargo"));
-    for command in [&mut engine, &mut tree, &mut schedules] {
+    let [mut engine, mut below, mut schedules] = std::array::from_fn(|_| Command::new("cargo"));
+    for command in [&mut engine, &mut below, &mut schedules] {
         command.args(["test", "--no-run", "--quiet"]).current_dir(super::root()?);
     }
     of_engine(&mut engine)?;
     engine.args(["--lib", "--test", "store"]);
-    of_tree(&mut tree)?;
+    of_crates_below(&mut below)?;
     of_schedules(&mut schedules)?;
-    for mut command in [engine, tree, schedules] {
+    for mut command in [engine, below, schedules] {
         if !command.status().context("cannot start cargo")?.success() {
             bail!("the tests of the laboratory do not build");
         }

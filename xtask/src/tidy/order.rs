@@ -13,7 +13,7 @@ use super::{Finding, Tree};
 const ORDERS: [(&str, &str); 5] = [
     (
         "crates/engine/src/",
-        "testing counters memtable tablet checkpoint compaction gc apply store growth \
+        "testing counters tablet checkpoint compaction gc apply store growth \
          read write maintenance recovery",
     ),
     (
