@@ -8,7 +8,9 @@
 //! 2. A value is cached with the count from before its lookup, and only if no record of the key was in flight. It is
 //!    valid while the count is the same and its deadline has not passed.
 //!
-//! A value is cached at its second miss, so that a walk over many keys does not displace the values that are read often.
+//! A value is cached at its second miss, so that a walk over many keys does not displace the values that are read often. If its
+//! leaf is in the pool, the second miss must follow soon: a place in memory is slower to reach than a leaf that is as warm, except
+//! for a set of values that the processor's caches hold.
 //!
 //! Readers take no lock. Each set has a sequence number, which is odd while a value is written: a reader copies a value and
 //! uses it only if the number was even before and is the same after (a seqlock: Boehm, "Can seqlocks get along with
@@ -35,6 +37,9 @@ pub const KEPT_BYTES_MAX: usize = (PLACE_WORDS - ATTRIBUTE_WORDS) * 8;
 const WAYS: usize = 8;
 /// Keys of a set that missed lately and are not cached: another miss of one of them caches its value.
 const MISSED_MAX: usize = 4;
+/// Keys that were read from a cached leaf lately: about this number of other keys may come between two such reads of a key that is
+/// cached. Their places are about as large as the processor's second cache.
+const RECENT: usize = 4_096;
 /// The number of sets is at most two to this power: the bits of a hash that select one.
 const SET_BITS: u32 = 18;
 /// No deadline.
@@ -176,11 +181,15 @@ impl Set {
         ((is_whole || injected(Bug::TornReadCache)) && value.key() == key).then_some(value)
     }
 
-    /// Returns true if the key of this tag missed shortly before: it is read often. Two threads may disturb each other here, and then a
-    /// value is cached a miss sooner or later.
+    /// Returns true if the key of this tag missed shortly before: it is read often.
+    fn has_missed(&self, tag: u32) -> bool {
+        self.missed.iter().any(|missed| missed.load(Ordering::Relaxed) == tag)
+    }
+
+    /// Notes a miss; returns true if the key of this tag missed shortly before. Two threads may disturb each other here, and then a value is
+    /// cached a miss sooner or later.
     fn missed_again(&self, tag: u32) -> bool {
-        if let Some(before) = self.missed.iter().find(|other| other.load(Ordering::Relaxed) == tag) {
-            before.store(0, Ordering::Relaxed);
+        if self.has_missed(tag) {
             return true;
         }
         let next = self.missed_next.fetch_add(1, Ordering::Relaxed) as usize % MISSED_MAX;
@@ -214,13 +223,20 @@ fn tag_of(hash: u64) -> u32 {
 }
 
 /// See the top of the file.
-pub struct ReadCache(Box<[Set]>);
+pub struct ReadCache {
+    sets: Box<[Set]>,
+    /// The tags of keys that were read from cached leaves.
+    recent: Box<[AtomicU32]>,
+}
 
 impl ReadCache {
     /// A cache of at most about `bytes` bytes, at least one set.
     pub fn new(bytes: usize) -> Self {
         let sets = (bytes / (PLACE_BYTES * WAYS + size_of::<Set>())).clamp(1, 1 << SET_BITS);
-        Self((0..sets).map(|_| Set::default()).collect())
+        Self {
+            sets: (0..sets).map(|_| Set::default()).collect(),
+            recent: (0..RECENT.min(sets * WAYS)).map(|_| AtomicU32::default()).collect(),
+        }
     }
 
     /// The two sets of a key. The first is selected by bits of the hash that neither the tag nor the write count uses.
@@ -228,7 +244,7 @@ impl ReadCache {
         let mixed = (hash >> 32).wrapping_mul(0x9E37_79B9);
         [hash, mixed].map(|bits| {
             let bits = (bits >> (32 - SET_BITS)) as usize % (1 << SET_BITS);
-            &self.0[(bits * self.0.len()) >> SET_BITS]
+            &self.sets[(bits * self.sets.len()) >> SET_BITS]
         })
     }
 
@@ -239,7 +255,23 @@ impl ReadCache {
         self.sets_of(hash).into_iter().find_map(|set| set.find(tag, key))
     }
 
-    /// Notes a miss of a key. Returns true if the key missed shortly before.
+    /// Notes a miss of a key whose leaf is in the pool. Returns true if its leaf was read from the device shortly before, or if no other
+    /// key of its slot was read meanwhile.
+    #[inline]
+    pub fn missed_soon_again(&self, hash: u64) -> bool {
+        let tag = tag_of(hash);
+        if self.sets_of(hash)[0].has_missed(tag) {
+            return true;
+        }
+        let slot = &self.recent[((hash & 0xFFFF) as usize * self.recent.len()) >> 16];
+        let is_same = slot.load(Ordering::Relaxed) == tag;
+        if !is_same {
+            slot.store(tag, Ordering::Relaxed);
+        }
+        is_same
+    }
+
+    /// Notes a miss of a key whose leaf was read from the device. Returns true if the key missed shortly before.
     #[inline]
     pub fn missed_again(&self, hash: u64) -> bool {
         self.sets_of(hash)[0].missed_again(tag_of(hash))
@@ -277,6 +309,20 @@ mod tests {
 
     use super::*;
     use crate::hash_of;
+
+    /// Keys that are read in turn, as in a walk that is repeated, miss soon again only if they are few.
+    #[test]
+    fn only_a_small_set_of_keys_misses_soon_again() {
+        let missed_soon = |keys: u64| {
+            let cache = ReadCache::new(16 << 20);
+            let round = || (0..keys).filter(|at| cache.missed_soon_again(hash_of(&at.to_le_bytes()))).count();
+            (round(), round() * 100 / keys as usize)
+        };
+        let (first, percent) = missed_soon(1_000);
+        assert!(first == 0 && percent > 60, "{first}, {percent} %");
+        let (first, percent) = missed_soon(100_000);
+        assert!(first == 0 && percent == 0, "{first}, {percent} %");
+    }
 
     /// Threads that write and read the places of one set never read a value that is mixed of two.
     #[test]
