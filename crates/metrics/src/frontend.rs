@@ -1,7 +1,7 @@
 //! The counts of one frontend, and of both together.
 
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use shoal_base::{Clock, SystemClock};
@@ -56,12 +56,12 @@ impl std::fmt::Debug for FrontendMetrics {
 }
 
 impl FrontendMetrics {
-    fn new(name: &'static str, options: &Metrics) -> Self {
+    fn new(name: &'static str, is_on: bool, slow_ns: u64, logs_access: bool) -> Self {
         Self {
             name,
-            is_on: options.is_on,
-            slow_ns: options.slow_ns,
-            logs_access: options.logs_access,
+            is_on,
+            slow_ns,
+            logs_access,
             clock: SystemClock::default(),
             requests: Requests::default(),
             received_bytes: Sum::default(),
@@ -193,9 +193,7 @@ impl FrontendMetrics {
 #[derive(Debug)]
 pub struct Metrics {
     is_on: bool,
-    slow_ns: u64,
-    logs_access: bool,
-    frontends: Vec<FrontendMetrics>,
+    frontends: [Arc<FrontendMetrics>; 2],
     memory: OnceLock<MemoryParts>,
 }
 
@@ -220,10 +218,8 @@ impl Metrics {
     #[must_use]
     pub fn new(is_on: bool, slow: Option<Duration>, logs_access: bool) -> Self {
         let slow_ns = slow.map_or(u64::MAX, |slow| u64::try_from(slow.as_nanos()).unwrap_or(u64::MAX));
-        let mut metrics =
-            Self { is_on, slow_ns, logs_access, frontends: Vec::new(), memory: OnceLock::new() };
-        metrics.frontends = ["grpc", "redis"].map(|name| FrontendMetrics::new(name, &metrics)).into();
-        metrics
+        let frontend = |name| Arc::new(FrontendMetrics::new(name, is_on, slow_ns, logs_access));
+        Self { is_on, frontends: ["grpc", "redis"].map(frontend), memory: OnceLock::new() }
     }
 
     /// Returns true if anything is counted.
@@ -245,19 +241,19 @@ impl Metrics {
 
     /// The gRPC frontend.
     #[must_use]
-    pub fn grpc(&self) -> &FrontendMetrics {
+    pub fn grpc(&self) -> &Arc<FrontendMetrics> {
         &self.frontends[0]
     }
 
     /// The Redis frontend.
     #[must_use]
-    pub fn redis(&self) -> &FrontendMetrics {
+    pub fn redis(&self) -> &Arc<FrontendMetrics> {
         &self.frontends[1]
     }
 
     /// The frontends that serve.
     pub fn serving(&self) -> impl Iterator<Item = &FrontendMetrics> {
-        self.frontends.iter().filter(|frontend| frontend.connections().is_some())
+        self.frontends.iter().map(Arc::as_ref).filter(|frontend| frontend.connections().is_some())
     }
 }
 
