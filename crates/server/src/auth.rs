@@ -80,26 +80,13 @@ struct Shared {
     store: Store,
     insecure: bool,
     security: Security,
-    /// Each connection of HTTP/2 holds a clone.
-    connections: Arc<()>,
-}
-
-/// Counts a connection while it is open.
-pub(crate) struct OpenConnection(Arc<()>);
-
-impl OpenConnection {
-    /// Returns true if no other connection is open.
-    pub(crate) fn is_alone(&self) -> bool {
-        // The gate holds one.
-        Arc::strong_count(&self.0) == 2
-    }
 }
 
 impl Gate {
     /// A gate before `store`. With `insecure`, callers from other machines are let in too if `security` has no credentials to ask for.
     #[must_use]
     pub fn new(store: Store, insecure: bool, security: Security) -> Self {
-        let shared = Shared { store, insecure, security, connections: Arc::default() };
+        let shared = Shared { store, insecure, security };
         Self { shared: Arc::new(shared) }
     }
 
@@ -120,11 +107,6 @@ impl Gate {
     /// The same for a thread that may serve one client ([`Store::turn`]).
     pub(crate) fn turn(&self, work: impl FnOnce() -> Waiting) {
         self.shared.store.turn(work);
-    }
-
-    /// Counts a connection.
-    pub(crate) fn connect(&self) -> OpenConnection {
-        OpenConnection(Arc::clone(&self.shared.connections))
     }
 }
 

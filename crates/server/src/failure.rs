@@ -6,6 +6,7 @@ use shoal_api::{Code, Described, v1};
 use shoal_base::limits::VALUE_BYTES_SINGLE_MAX;
 use shoal_engine::{Error, Lsn, ObjectKey, RejectRules};
 use shoal_frontend::{NotAllowed, TooSlow};
+use shoal_http::NoRoom;
 use tonic::Status;
 
 use crate::auth::Denied;
@@ -179,6 +180,13 @@ impl From<NotAllowed> for Failure {
     }
 }
 
+/// There is no memory for the request or its answer.
+impl From<NoRoom> for Failure {
+    fn from(no_room: NoRoom) -> Self {
+        Self::overloaded(no_room.to_string())
+    }
+}
+
 /// The failure of a message in the transport.
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
@@ -226,6 +234,12 @@ mod tests {
         let Failure(described) = Failure::of(&Error::SnapshotDropped { version: Lsn(7), why: "it was old" });
         assert_eq!((described.failure.kind(), described.code), (Kind::SnapshotDropped, Code::Aborted));
         assert!(described.message.contains("it was old") && described.message.contains("take a new one"));
+    }
+
+    #[test]
+    fn a_refused_permit_says_overloaded() {
+        let no_room = shoal_http::Flow::new(10, 10).connection().permit().grow(11).unwrap_err();
+        assert_eq!(Failure::from(no_room).kind(), Kind::Overloaded);
     }
 
     #[test]

@@ -1,36 +1,26 @@
-//! The server as a whole: it listens, accepts, and shuts down in order. Next: `connection/mod.rs` serves a connection.
+//! The server as a whole: it listens, and shuts down in order. `crates/http` accepts connections and reads their requests. Next:
+//! `dispatch/mod.rs` answers a request.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
-use std::time::Duration;
 
-use shoal_api::within;
+use hyper::body::Incoming;
 use shoal_base::task::Boxed;
 use shoal_engine::{Store, check_bucket};
 use shoal_frontend::{ListenError, Listeners, listen_on_all};
-use tokio::net::TcpStream;
+use shoal_http::{Capacity, ConnectionFlow, Frontend, FrontendParts, Peer, Serve, Waiting};
 use tokio::sync::{Semaphore, watch};
-use tokio::task::JoinSet;
-use tokio::time::sleep;
 
-use crate::admission::{Admission, AdmittedConnection, Leaves};
+use crate::answer::body::ResponseBody;
 use crate::auth::Gate;
-use crate::connection;
+use crate::call::HttpResponse;
 use crate::dispatch::Dispatch;
 use crate::dispatch::standard::Standard;
 use crate::dispatch::web::Origins;
-use crate::flow::Flow;
 use crate::operations::backup::BACKUPS_MAX;
 use crate::operations::free_space::READERS_MAX;
 use crate::operations::stat::Counters;
-use crate::options::{ServerLimits, ServerOptions};
-
-/// Pause after a failed accept: if file descriptors have run out, the next one fails at once.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
-
-/// Connections without credentials that are closed if the process has no descriptor for a new one.
-const EVICTED_FOR_FILES: usize = 64;
+use crate::options::ServerOptions;
 
 /// The missing protection if other machines are refused, and the options by which the operator adds it.
 const NOT_SAFE: (&str, &str) =
@@ -91,7 +81,7 @@ impl Server {
     }
 
     /// Serves `store` until `shutdown` completes; then takes no more connections and requests, waits for the running ones at most
-    /// [`ServerLimits::drain_max`], and cuts the rest. The store stays open: the caller closes it.
+    /// [`ServerLimits::drain_max`](shoal_http::ServerLimits::drain_max), and cuts the rest. The store stays open: the caller closes it.
     ///
     /// # Errors
     /// [`ServeError::Reflection`].
@@ -111,20 +101,17 @@ impl Server {
         let Self { listeners, options } = self;
         let ServerOptions { insecure, security, kv_bucket, gzip, gzip_answers, .. } = options;
         let ServerOptions { web_origins, limits, metrics, report, open_health, .. } = options;
-        let mut changes = security.changes();
         let drain = watch::Sender::new(false);
+        let capacity = Capacity::new(&limits);
         let dispatch = Arc::new(Dispatch {
             gate: Gate::new(store.clone(), insecure, security.clone()),
-            security,
             kv_bucket,
             gzip,
             gzip_answers,
             origins: Origins { allowed: web_origins },
             standard: Standard::new().await?,
             counters: Counters::new(),
-            admission: Admission::new(limits.connections_max),
-            flow: Flow::new(limits.bytes_in_flight_max, limits.connection_bytes_in_flight_max)
-                .with_waiting(limits.connection_window_bytes, limits.waiting_bytes_max),
+            capacity: Arc::clone(&capacity),
             min_rate: limits.min_rate,
             room_wait_max: limits.room_wait_max,
             backup_permits: Arc::new(Semaphore::new(BACKUPS_MAX)),
@@ -134,30 +121,25 @@ impl Server {
             report,
             open_health,
         });
-        watch_connections(&dispatch);
-        let mut connections = Connections {
-            tasks: JoinSet::new(),
-            dispatch: Arc::clone(&dispatch),
-            limits: Arc::new(limits),
+        capacity.report_to(dispatch.metrics.grpc());
+        let mut frontend = Frontend::new(FrontendParts {
+            protocol: Arc::clone(&dispatch),
+            capacity,
+            security,
+            metrics: Arc::clone(dispatch.metrics.grpc()),
+            limits,
             drain: drain.subscribe(),
-        };
-        let doubt = async {
-            while changes.changed().await.is_ok() {
-                dispatch.admission.doubt_all();
-            }
-            std::future::pending::<()>().await
-        };
+        });
         tokio::select! {
             () = shutdown => {}
-            () = doubt => {}
-            () = connections.accept(&listeners) => {}
+            () = frontend.accept(&listeners) => {}
             () = tell_health(&dispatch, &store) => {}
         }
         drop(listeners);
         dispatch.standard.set_serving(false).await;
         drain.send_replace(true);
         dispatch.standard.end_watches().await;
-        connections.finish().await;
+        frontend.finish().await;
         Ok(())
     }
 }
@@ -170,81 +152,26 @@ async fn tell_health(dispatch: &Dispatch, store: &Store) {
     std::future::pending().await
 }
 
-/// Registers a reader of the connections with the metrics.
-fn watch_connections(dispatch: &Arc<Dispatch>) {
-    // The metrics outlive the server and must not keep it.
-    let watched = Arc::downgrade(dispatch);
-    dispatch.metrics.grpc().watch_connections(move || {
-        let Some(dispatch) = watched.upgrade() else { return shoal_metrics::Connections::default() };
-        let (open, opened) = dispatch.admission.counts();
-        shoal_metrics::Connections {
-            open: open as u64,
-            opened,
-            refused: dispatch.admission.refused(),
-            evicted: dispatch.admission.evicted(),
-            overdue: dispatch.admission.overdue(),
-            memory_refusals: dispatch.flow.refused().count.load(Ordering::Relaxed),
-            memory_bytes: dispatch.flow.bytes() as u64,
-        }
-    });
-}
+impl Serve for Dispatch {
+    type Body = ResponseBody;
 
-struct Connections {
-    tasks: JoinSet<()>,
-    dispatch: Arc<Dispatch>,
-    limits: Arc<ServerLimits>,
-    drain: watch::Receiver<bool>,
-}
-
-impl Connections {
-    /// Accepts connections. Runs for ever.
-    async fn accept(&mut self, listeners: &Listeners) {
-        loop {
-            match listeners.accept().await {
-                Ok((stream, peer)) => self.add(stream, peer),
-                Err(error) => {
-                    tracing::warn!(%error, "cannot accept a connection");
-                    self.dispatch.admission.evict(EVICTED_FOR_FILES);
-                    sleep(ACCEPT_PAUSE).await;
-                }
-            }
-        }
+    fn serve(
+        &self,
+        peer: &Peer,
+        flow: Arc<ConnectionFlow>,
+        request: http::Request<Incoming>,
+    ) -> impl Future<Output = HttpResponse> + Send {
+        self.answer(peer, flow, request)
     }
 
-    fn add(&mut self, stream: TcpStream, peer: SocketAddr) {
-        while self.tasks.try_join_next().is_some() {}
-        let security = self.dispatch.security.clone();
-        let admitted =
-            AdmittedConnection::enter(&self.dispatch.admission, self.limits.unauthenticated_max, security);
-        let Some(admitted) = admitted.map(Arc::new) else { return };
-        if let Err(error) = stream.set_nodelay(true) {
-            tracing::debug!(%peer, %error, "closed at once");
-            return;
-        }
-        let (dispatch, limits) = (Arc::clone(&self.dispatch), Arc::clone(&self.limits));
-        let drain = self.drain.clone();
-        let serve = async move {
-            let its = Arc::clone(&admitted);
-            let served = connection::serve(stream, peer, its, Arc::clone(&dispatch), &limits, drain);
-            match admitted.hold(served).await {
-                Ok(()) => {}
-                Err(Leaves::Evicted) => tracing::debug!(%peer, "closed: a new connection took its place"),
-                Err(Leaves::Overdue) => {
-                    dispatch.admission.note_overdue();
-                    tracing::info!(%peer, "closed: it showed no credentials in time");
-                }
-            }
-        };
-        self.tasks.spawn(serve);
+    fn turn(&self, work: impl FnOnce() -> Waiting) {
+        self.gate.turn(|| match work() {
+            Waiting::One => shoal_engine::Waiting::One,
+            Waiting::Several => shoal_engine::Waiting::Several,
+        });
     }
 
-    /// Waits for the requests under way, for a while.
-    async fn finish(mut self) {
-        let ended = async { while self.tasks.join_next().await.is_some() {} };
-        if within(self.limits.drain_max, ended).await.is_none() {
-            let cut = self.tasks.len();
-            tracing::warn!("{cut} connection(s) closed: their requests did not finish in time");
-            self.tasks.shutdown().await;
-        }
+    fn gather<T>(&self, work: impl FnOnce() -> T) -> T {
+        self.gate.gather(work)
     }
 }

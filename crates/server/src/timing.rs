@@ -1,21 +1,13 @@
-//! Durations of requests: from the turn of the connection that received them until their answer is complete, which is, for a stream, after
-//! its last message was sent.
-//!
-//! The clock is read once for all requests that start in a turn of their connection, and once for each answer.
+//! The operations and results of calls, for the metrics; and the times of the operations of a stream.
 
 use std::net::SocketAddr;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 
 use http::HeaderMap;
 use shoal_api::{Method, key_value as kv, v1};
-use shoal_metrics::{
-    FrontendMetrics, Marks, Metrics, Operation, RefusalCause, RequestResult, SlowRequest, with_marks,
-};
+use shoal_http::Timer;
+use shoal_metrics::{Marks, Metrics, Operation, RequestResult, SlowRequest};
 use tonic::Status;
-
-use crate::flow::ConnectionFlow;
 
 /// The metrics' operation of the method at `path`, and the path as a constant.
 pub(crate) fn operation_of(path: &str) -> (Operation, &'static str) {
@@ -64,115 +56,17 @@ pub(crate) fn result_of(headers: &HeaderMap) -> RequestResult {
     result_of_code(status.map_or(0, |status| status.parse().unwrap_or(i32::MAX)))
 }
 
-/// The time of one request. A timer that is dropped before its end counts a cancelled request.
-pub(crate) struct Timer {
-    metrics: Arc<Metrics>,
-    /// None if the request was counted already, or its parts are counted instead.
-    operation: Option<Operation>,
-    /// The method's path.
-    path: &'static str,
-    peer: SocketAddr,
-    marks: Marks,
-    was_polled: bool,
-    key: Option<Box<[u8]>>,
-}
-
-impl Timer {
-    /// The timer of a request that starts now; `None` if requests are not timed.
-    pub(crate) fn begin(
-        metrics: &Arc<Metrics>,
-        flow: &ConnectionFlow,
-        path: &http::Uri,
-        peer: SocketAddr,
-    ) -> Option<Self> {
-        let grpc = metrics.grpc();
-        if !grpc.is_timing() {
-            return None;
-        }
-        let marks = Marks {
-            began_ns: flow.turn_ns(|| grpc.now_ns()),
-            wants_key: grpc.logs_access(),
-            ..Marks::default()
-        };
-        let (operation, path) = operation_of(path.path());
-        Some(Self {
-            metrics: Arc::clone(metrics),
-            operation: Some(operation),
-            path,
-            peer,
-            marks,
-            was_polled: false,
-            key: None,
-        })
+/// Notes the head of the answer of the request of `timer`. Returns the timer if the request is counted only at the end of the answer's body,
+/// which is a stream if `is_stream`. A stream of operations is not counted itself: its [`StreamTimer`] counts each of them.
+pub(crate) fn answered(mut timer: Timer, head: &HeaderMap, is_stream: bool) -> Option<Timer> {
+    let result = result_of(head);
+    if result == RequestResult::Ok && timer.name() == v1::Operations::PATH {
+        timer.forget();
+    } else if result == RequestResult::Ok && is_stream {
+        return Some(timer);
     }
-
-    /// Polls the handler of the request, which may set its marks.
-    pub(crate) fn poll<F: Future>(
-        &mut self,
-        handler: Pin<&mut F>,
-        context: &mut Context<'_>,
-    ) -> Poll<F::Output> {
-        let is_first = !std::mem::replace(&mut self.was_polled, true);
-        let (polled, key) = with_marks(&mut self.marks, || handler.poll(context));
-        // The first poll is in the turn in which the request came, so a part that starts in it has the request's start.
-        let began_ns = self.marks.began_ns;
-        self.marks.settle(|| if is_first { began_ns } else { self.metrics.grpc().now_ns() });
-        if let Some(key) = key {
-            self.key = Some(key.into());
-        }
-        polled
-    }
-
-    /// Notes the head of the answer. Returns the timer if the request is counted only at the end of the answer's body, which is a stream if
-    /// `is_stream`. A stream of operations is not counted itself: its [`StreamTimer`] counts each of them.
-    pub(crate) fn answered(mut self, head: &HeaderMap, is_stream: bool) -> Option<Self> {
-        let result = result_of(head);
-        if result == RequestResult::Ok && self.path == v1::Operations::PATH {
-            self.operation = None;
-        } else if result == RequestResult::Ok && is_stream {
-            return Some(self);
-        }
-        self.end(result);
-        None
-    }
-
-    /// Counts the request, which ended with this result.
-    pub(crate) fn end(&mut self, result: RequestResult) {
-        let Some(operation) = self.operation.take() else { return };
-        let grpc = self.metrics.grpc();
-        count_refusal(grpc, result);
-        let ended_ns = grpc.now_ns();
-        let took_ns = ended_ns.saturating_sub(self.marks.began_ns);
-        if grpc.add(operation, result, took_ns, 1) || grpc.logs_access() {
-            self.say(result, ended_ns);
-        }
-    }
-
-    #[cold]
-    fn say(&self, result: RequestResult, ended_ns: u64) {
-        let method = self.path.rsplit('/').next().unwrap_or_default();
-        self.metrics.grpc().say(&SlowRequest {
-            operation: method,
-            key: self.key.as_deref(),
-            times: 1,
-            result: result.word(),
-            peer: &self.peer,
-            marks: self.marks,
-            ended_ns,
-        });
-    }
-}
-
-impl Drop for Timer {
-    fn drop(&mut self) {
-        self.end(RequestResult::Cancelled);
-    }
-}
-
-fn count_refusal(grpc: &FrontendMetrics, result: RequestResult) {
-    if result == RequestResult::Denied {
-        grpc.add_refusal(RefusalCause::Credentials);
-    }
+    timer.end(result);
+    None
 }
 
 /// The times of the operations of one stream.

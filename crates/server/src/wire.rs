@@ -1,26 +1,18 @@
-//! Sizes of HTTP/2 in this server, and the prefix of gRPC's messages.
+//! The prefix of gRPC's messages, and their bytes.
 
 use bytes::{Buf, BufMut};
+use shoal_api::MESSAGE_BYTES_MAX;
 use shoal_buffer::Buffer;
+use shoal_http::WAITING_BYTES_MAX;
 use tonic::Status;
 
 use crate::failure::Failure;
 
-/// HTTP/2 window of one stream, in bytes: a value of 64 KiB is never stopped for a round trip, and one stream carries 256 MiB a second if a
-/// round trip takes 1 ms. HTTP/2 holds this much of a message that waits for room (`line`), so a larger window means that fewer may wait.
-/// Fixed windows, as adaptive ones cost pings and only pay on long fat networks.
-pub(crate) const STREAM_WINDOW_BYTES: u32 = 256 << 10;
-
-/// HTTP/2 window of one connection if memory allows it, in bytes: 112 long messages may wait for room on it, and 4 MiB are left for the
-/// others.
-pub(crate) const CONNECTION_WINDOW_BYTES: u32 = 32 << 20;
-
-/// The longest HTTP/2 frame that is accepted, in bytes: a message with a value of 64 KiB. Clients send the frames of their calls by turns,
-/// so values in several frames are all complete at the same time, and the device has nothing to do until then.
-pub(crate) const FRAME_BYTES_MAX: u32 = 72 << 10;
-
 /// Bytes before each message: a flag, and the length.
 pub(crate) const PREFIX_BYTES: usize = 5;
+
+// Any request may continue when it is the oldest one in the queue for room.
+const _: () = assert!(MESSAGE_BYTES_MAX + PREFIX_BYTES <= WAITING_BYTES_MAX);
 
 /// The length of the message after the prefix at the start of `received`; `None` while the prefix is incomplete.
 pub(crate) fn length(received: &Buffer, message_bytes_max: usize) -> Result<Option<usize>, Status> {

@@ -11,7 +11,7 @@ use toml::{Table, Value};
 use super::{Finding, Tree, read};
 
 /// Crates that may use tokio or tonic; all others are independent of a runtime and a network.
-const NETWORKED: &str = "shoal-api shoal-storekit shoal-metrics shoal-frontend shoal-client shoal-server \
+const NETWORKED: &str = "shoal-api shoal-storekit shoal-metrics shoal-frontend shoal-http shoal-client shoal-server \
     shoal-space-service shoal-s3 shoal-transfer shoal-bench shoal shoal-experiments";
 
 /// The kits of tests: other crates use them for development only.

@@ -10,7 +10,7 @@ use super::source::Source;
 use super::{Finding, Tree};
 
 /// The source folder of a crate, and its modules, bottom up.
-const ORDERS: [(&str, &str); 5] = [
+const ORDERS: [(&str, &str); 6] = [
     (
         "crates/engine/src/",
         "testing counters tablet checkpoint compaction gc apply store growth \
@@ -21,11 +21,8 @@ const ORDERS: [(&str, &str); 5] = [
         "sync counters error latency budget requests memory unit damaged resident policy table shared pool \
          evict fetch fresh writer write_back in_place",
     ),
-    (
-        "crates/server/src/",
-        "admission read_cache auth failure convert wire flow timing answer call operations options \
-         dispatch connection listen",
-    ),
+    ("crates/http/src/", "limits flow admission capacity serve min_rate body timing connection frontend"),
+    ("crates/server/src/", "auth failure convert wire timing answer call operations options dispatch listen"),
     (
         "crates/redis/src/",
         "mailbox socket tls decimal cursors clients memory options answer timing stored_answer working_set \

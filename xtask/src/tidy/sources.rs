@@ -15,7 +15,7 @@ const MARKERS: [&str; 3] = ["TODO", "FIXME", "XXX"];
 
 /// Folders whose code takes the clock, the disk and randomness as arguments.
 const BELOW_THE_BINARIES: &str =
-    "base buffer device space pool common space-manager tree log value image engine api client server";
+    "base buffer device space pool common space-manager tree log value image engine api http client server";
 
 pub(super) fn check(tree: &Tree, exceptions: &Exceptions) -> Vec<Finding> {
     let mut findings = Vec::new();

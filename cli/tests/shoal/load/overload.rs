@@ -27,7 +27,7 @@ const UNDER_WAY_MAX: usize = 600;
 const COPIES: u64 = 3;
 const IN_FLIGHT_BYTES: u64 = CONNECTIONS as u64 * (128 << 20);
 /// Bytes that HTTP/2 may hold besides: a window, and the parts that it took over of the answers of 256 streams
-/// (`crates/server/src/options.rs`).
+/// (`crates/http/src/limits.rs`).
 const HTTP2_BYTES: u64 = CONNECTIONS as u64 * ((89 << 20) + 256 * (128 << 10));
 
 /// Code, stacks, memtables and the like, in the dev profile.

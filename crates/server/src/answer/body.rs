@@ -11,6 +11,7 @@ use futures_util::Stream;
 use http::HeaderMap;
 use http_body::Frame;
 use shoal_buffer::Buffer;
+use shoal_http::{AnswerShare, Idle, MemoryPermit, Timer};
 use tokio::sync::watch;
 use tokio::time::{Instant, Sleep, sleep_until};
 use tonic::Status;
@@ -20,9 +21,7 @@ use super::gzip::compress;
 use super::web;
 use crate::auth::Revoked;
 use crate::failure::Failure;
-use crate::flow::sending::Ticket;
-use crate::flow::{Idle, MemoryPermit};
-use crate::timing::{Timer, result_of};
+use crate::timing::result_of;
 use crate::wire::take_front;
 
 /// The most bytes of an answer that HTTP/2 gets at a time: they are no longer counted here.
@@ -36,24 +35,6 @@ enum Source {
     Messages(Pin<Box<dyn Stream<Item = Result<Box<Buffer>, Failure>> + Send>>),
     /// Only trailers are left; `None` if there are none, or they were taken.
     Trailers(Option<HeaderMap>),
-}
-
-/// The holdings of an answer while it is under way: its part of the budget, and its place in the line.
-struct AnswerShare {
-    permit: Arc<MemoryPermit>,
-    ticket: Ticket,
-}
-
-impl AnswerShare {
-    fn of(permit: Arc<MemoryPermit>) -> Option<Self> {
-        Some(Self { permit, ticket: Ticket::default() })
-    }
-}
-
-impl Drop for AnswerShare {
-    fn drop(&mut self) {
-        self.permit.sending().leave(&mut self.ticket);
-    }
 }
 
 /// The body of an answer, which holds the request's permit until it was taken.
@@ -81,7 +62,7 @@ pub(crate) struct ResponseBody {
 impl ResponseBody {
     /// A body that tonic made.
     pub(crate) fn new(body: Body, permit: Arc<MemoryPermit>) -> Self {
-        Self { source: Source::Body(body), held: AnswerShare::of(permit), ..Self::default() }
+        Self { source: Source::Body(body), held: Some(AnswerShare::new(permit)), ..Self::default() }
     }
 
     /// Messages with their prefixes, up to the first failure.
@@ -91,7 +72,7 @@ impl ResponseBody {
     ) -> Self {
         Self {
             source: Source::Messages(Box::pin(messages)),
-            held: AnswerShare::of(permit),
+            held: Some(AnswerShare::new(permit)),
             ..Self::default()
         }
     }
@@ -99,7 +80,7 @@ impl ResponseBody {
     /// One message of a call that succeeded.
     pub(crate) fn message(message: Box<Buffer>, permit: Arc<MemoryPermit>) -> Self {
         let source = Source::Trailers(Some(succeeded()));
-        Self { source, held: AnswerShare::of(permit), rest: Some(message), ..Self::default() }
+        Self { source, held: Some(AnswerShare::new(permit)), rest: Some(message), ..Self::default() }
     }
 
     /// Of a stream both ways: while it has nothing to send, its client need not take anything.
@@ -133,8 +114,8 @@ impl ResponseBody {
     fn turn(&mut self, is_ours: bool) {
         self.idle = match (&self.held, is_ours && self.is_open_ended) {
             (Some(held), true) => match self.idle.take() {
-                Some(idle) if idle.is_all_of(&held.permit) => Some(idle),
-                _ => Some(held.permit.idle()),
+                Some(idle) if idle.is_all_of(held.permit()) => Some(idle),
+                _ => Some(held.permit().idle()),
             },
             _ => None,
         };
@@ -177,13 +158,11 @@ impl ResponseBody {
     /// The next available piece, when it is its turn.
     fn poll_piece(&mut self, context: &mut Context<'_>) -> Poll<Frame<Box<Buffer>>> {
         let bytes = self.rest_bytes().min(PIECE_BYTES_MAX);
-        if let Some(AnswerShare { permit, ticket }) = &mut self.held {
-            if !permit.sending().is_turn(ticket, bytes, context) {
-                // Earlier answers have not been taken yet.
-                self.turn(false);
-                return Poll::Pending;
-            }
-            permit.note_moved();
+        if let Some(held) = &mut self.held
+            && held.poll_turn(bytes, context).is_pending()
+        {
+            self.turn(false);
+            return Poll::Pending;
         }
         let piece = match &mut self.rest {
             Some(rest) if rest.len() > PIECE_BYTES_MAX => Box::new(take_front(rest, PIECE_BYTES_MAX)),
@@ -346,9 +325,9 @@ mod tests {
     use futures_util::future::poll_fn;
     use futures_util::stream;
     use http_body::Body as _;
+    use shoal_http::Flow;
 
     use super::*;
-    use crate::flow::Flow;
     use crate::testing::frames::Frames;
 
     fn frames(body: &mut ResponseBody) -> Vec<Frame<Box<Buffer>>> {

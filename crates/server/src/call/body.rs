@@ -8,24 +8,22 @@ use std::time::Duration;
 use bytes::Bytes;
 use http_body::Frame;
 use hyper::body::Incoming;
+use shoal_api::MESSAGE_BYTES_MAX;
 use shoal_frontend::MinRate;
+use shoal_http::{BodyError, Intake, MemoryPermit, NoRoom, WatchedBody};
 use tonic::Status;
 
 use super::decode::Decoders;
-use super::intake::Intake;
-use super::min_rate::Watch;
 use crate::failure::Failure;
-use crate::flow::MemoryPermit;
+use crate::wire::PREFIX_BYTES;
 
-/// The body of a request, watched.
+/// The body of a request.
 pub(crate) struct RequestBody {
-    body: Incoming,
+    body: WatchedBody,
     /// Counts the arriving bytes; `None` for a stream, whose messages are counted by their reader.
     intake: Option<Intake>,
     /// The frame that arrived and has to wait.
     held: Option<Bytes>,
-    /// `None` if the sender may be silent for any time.
-    watch: Option<Watch>,
     /// Turns the received bytes into plain frames of gRPC; `None` if they are plain already.
     decoders: Option<Box<Decoders>>,
 }
@@ -39,7 +37,7 @@ impl RequestBody {
         room_wait_max: Duration,
     ) -> Self {
         let intake = Intake::new(permit, room_wait_max);
-        Self { body, intake: Some(intake), held: None, watch: Some(Watch::new(min_rate)), decoders: None }
+        Self { body: WatchedBody::new(body, min_rate), intake: Some(intake), held: None, decoders: None }
     }
 
     /// Decodes a request that is not plain gRPC.
@@ -56,7 +54,7 @@ impl RequestBody {
     /// Counts `bytes` that are held from now on and decode to `plain`.
     fn count(&mut self, bytes: usize, plain: &[u8]) -> Result<(), Status> {
         match &mut self.intake {
-            Some(intake) if bytes > 0 => intake.count(bytes, plain).map_err(Failure::into_status),
+            Some(intake) if bytes > 0 => intake.count(bytes, || announced(plain)).map_err(no_room),
             _ => Ok(()),
         }
     }
@@ -80,7 +78,28 @@ impl RequestBody {
 
     /// As [`Self::uncounted`], and its sender may be silent: it holds nothing meanwhile, and keep-alive notices if it is gone.
     pub(crate) fn unhurried(self, message_bytes_max: usize) -> Self {
-        Self { watch: None, ..self.uncounted(message_bytes_max) }
+        let uncounted = self.uncounted(message_bytes_max);
+        Self { body: uncounted.body.unhurried(), ..uncounted }
+    }
+}
+
+/// The length of the message, with its prefix, that starts with `plain`. The reader of the message refuses one that is too long, with the
+/// right error.
+fn announced(plain: &[u8]) -> Option<u32> {
+    let (&[_, a, b, c, d], _) = plain.split_first_chunk::<PREFIX_BYTES>()?;
+    let message_bytes = u32::from_be_bytes([a, b, c, d]) as usize;
+    (message_bytes <= MESSAGE_BYTES_MAX).then_some((PREFIX_BYTES + message_bytes) as u32)
+}
+
+fn no_room(no_room: NoRoom) -> Status {
+    Failure::from(no_room).into_status()
+}
+
+/// A reset stream is an error here, not its end: tonic would take "cancelled" for the latter.
+fn status_of(error: BodyError) -> Status {
+    match error {
+        BodyError::TooSlow(slow) => Failure::too_slow(slow).into_status(),
+        BodyError::Aborted(_) => Status::aborted(error.to_string()),
     }
 }
 
@@ -95,7 +114,7 @@ impl http_body::Body for RequestBody {
         let this = &mut *self;
         loop {
             if let Some(intake) = &mut this.intake {
-                ready!(intake.poll_room(context)).map_err(Failure::into_status)?;
+                ready!(intake.poll_room(context)).map_err(no_room)?;
             }
             if let Some(data) = this.held.take() {
                 return Poll::Ready(Some(Ok(Frame::data(data))));
@@ -105,16 +124,9 @@ impl http_body::Body for RequestBody {
                 this.held = Some(part);
                 continue;
             }
-            let Poll::Ready(frame) = Pin::new(&mut this.body).poll_frame(context) else {
-                let Some(watch) = &mut this.watch else { return Poll::Pending };
-                return watch.poll(context).map(|slow| Some(Err(Failure::too_slow(slow).into_status())));
-            };
-            return Poll::Ready(match frame {
+            return Poll::Ready(match ready!(Pin::new(&mut this.body).poll_frame(context)) {
                 Some(Ok(frame)) => {
                     let arrived = frame.data_ref().map_or(0, Bytes::len);
-                    if let Some(watch) = &mut this.watch {
-                        watch.came(arrived).map_err(|slow| Failure::too_slow(slow).into_status())?;
-                    }
                     // A slow sender is not a peer that does not take its answers.
                     if let Some(intake) = &this.intake {
                         intake.note_moved();
@@ -132,8 +144,7 @@ impl http_body::Body for RequestBody {
                         Err(other) => Some(Ok(other)),
                     }
                 }
-                // A reset stream is an error here, not its end: tonic would take "cancelled" for the latter.
-                Some(Err(error)) => Some(Err(Status::aborted(format!("the request was aborted: {error}")))),
+                Some(Err(error)) => Some(Err(status_of(error))),
                 None => match this.decoders.take().map_or(Ok(()), |decoders| decoders.end()) {
                     Ok(()) => None,
                     Err(status) => Some(Err(status)),

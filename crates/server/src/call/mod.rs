@@ -6,8 +6,6 @@
 
 pub(crate) mod body;
 pub(crate) mod decode;
-mod intake;
-mod min_rate;
 pub(crate) mod receive;
 pub(crate) mod stream_messages;
 pub(crate) mod streams;
@@ -16,11 +14,12 @@ pub(crate) mod with_value;
 
 use std::sync::Arc;
 
+use shoal_http::{ConnectionFlow, MemoryPermit};
+
 use self::body::RequestBody;
 use crate::answer::body::ResponseBody;
 use crate::auth::Authenticated;
 use crate::failure::Failure;
-use crate::flow::{ConnectionFlow, MemoryPermit};
 
 /// A request that was admitted, with its memory.
 pub(crate) struct Call {

@@ -16,10 +16,10 @@ use shoal_buffer::Buffer;
 use shoal_engine::ReceiveBuffer;
 #[cfg(test)]
 use shoal_engine::Store;
+use shoal_http::FramesPermit;
 use tonic::Status;
 
 use super::with_value::{Valued, WithValue};
-use crate::flow::FramesPermit;
 #[cfg(test)]
 use crate::operations::put::place_value;
 use crate::wire::{PREFIX_BYTES, length, take_front};
@@ -251,12 +251,11 @@ mod tests {
     use prost::Message;
     use shoal_api::v1;
     use shoal_engine::block_on;
+    use shoal_http::Flow;
     use shoal_testkit::bytes::patterned;
-
     use shoal_testkit::http2::message as framed;
 
     use super::*;
-    use crate::flow::Flow;
     use crate::testing::calls::{admitted, permit};
     use crate::testing::frames::{Frames, copied, frames, range_of, received};
 

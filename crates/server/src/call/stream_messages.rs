@@ -7,12 +7,11 @@ use std::time::Duration;
 
 use bytes::{Buf, Bytes};
 use shoal_buffer::Buffer;
+use shoal_http::{MemoryPermit, StreamIntake};
 use tonic::Status;
 
 use super::receive::{FrameBody, KEPT_BYTES_MIN, append_frame};
 use crate::failure::Failure;
-use crate::flow::MemoryPermit;
-use crate::flow::room_wait::RoomWait;
 use crate::wire::{PREFIX_BYTES, length};
 
 /// Takes the messages off the body of a request.
@@ -22,62 +21,7 @@ pub(crate) struct Messages<B> {
     /// The received bytes that were not returned yet.
     received: Buffer,
     /// `None` in tests of the framing.
-    account: Option<Account>,
-}
-
-/// The share of a stream's messages in the bytes in flight: they count as they arrive, until the next one is read.
-struct Account {
-    permit: Arc<MemoryPermit>,
-    room_wait_max: Duration,
-    /// Bytes of the frame and of the incomplete message.
-    held: usize,
-    /// Bytes of the message that was returned last.
-    given: usize,
-    /// True if a frame arrived without room for it.
-    is_over: bool,
-    /// Of the message that is arriving, and of the one that was returned last.
-    wait: RoomWait,
-}
-
-impl Account {
-    fn came(&mut self, bytes: usize) {
-        self.permit.take(bytes);
-        self.held += bytes;
-        self.is_over = !self.permit.has_room();
-        self.wait.came(bytes, !self.is_over);
-    }
-
-    /// A message is complete.
-    fn gives(&mut self, bytes: usize) {
-        self.held -= bytes;
-        self.given += bytes;
-    }
-
-    /// A caller that asks for the next message has finished with the last one.
-    fn end_message(&mut self) {
-        if self.given > 0 {
-            self.permit.give(std::mem::take(&mut self.given));
-            self.wait = RoomWait::default();
-        }
-    }
-
-    /// Waits until there is room for more of the message. Returns the error for its sender if there is none in time, or too many wait.
-    fn poll_room(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Failure>> {
-        if self.is_over && self.held > 0 {
-            let (permit, wait_max) = (&self.permit, self.room_wait_max);
-            // The total length is not known.
-            let bytes = (self.held, usize::MAX);
-            ready!(self.wait.poll(permit, bytes, wait_max, context, || permit.has_room()))?;
-        }
-        self.is_over = false;
-        Poll::Ready(Ok(()))
-    }
-}
-
-impl Drop for Account {
-    fn drop(&mut self) {
-        self.permit.give(self.held + self.given);
-    }
+    account: Option<StreamIntake>,
 }
 
 impl<B: FrameBody> Messages<B> {
@@ -93,8 +37,7 @@ impl<B: FrameBody> Messages<B> {
         permit: Arc<MemoryPermit>,
         room_wait_max: Duration,
     ) -> Self {
-        let account =
-            Account { permit, room_wait_max, held: 0, given: 0, is_over: false, wait: RoomWait::default() };
+        let account = StreamIntake::new(permit, room_wait_max);
         Self { account: Some(account), ..Self::new(body, message_bytes_max) }
     }
 
@@ -115,9 +58,9 @@ impl<B: FrameBody> Messages<B> {
                 Err(status) => return Poll::Ready(Some(Err(status))),
             }
             if let Some(account) = &mut self.account
-                && let Err(failure) = ready!(account.poll_room(context))
+                && let Err(no_room) = ready!(account.poll_room(context))
             {
-                return Poll::Ready(Some(Err(failure.into_status())));
+                return Poll::Ready(Some(Err(Failure::from(no_room).into_status())));
             }
             match ready!(Pin::new(&mut self.body).poll_frame(context)) {
                 Some(Ok(frame)) => {

@@ -17,10 +17,12 @@ use super::{Call, HttpResponse, refuse};
 use crate::answer::body::ResponseBody;
 use crate::auth::Authenticated;
 use crate::failure::Failure;
-use crate::flow::STREAM_PERMIT_BYTES;
 
 /// The longest message of a stream of a caller, in bytes: a chunk or a header, and framing.
 pub(crate) const PART_BYTES_MAX: usize = CHUNK_BYTES_MAX + (64 << 10);
+
+/// Bytes that an answer in pieces may hold: the chunk in work, and the part of the next one that was read.
+const STREAM_PERMIT_BYTES: usize = CHUNK_BYTES_MAX + CHUNK_BYTES_MAX / 2;
 
 /// The longest message that the caller of a stream may send, in bytes, and the time for which one waits for room.
 pub(crate) struct StreamLimits {
@@ -89,7 +91,7 @@ where
     let _working = flow.working();
     let answers = match permit.set(STREAM_PERMIT_BYTES) {
         Ok(()) => operation(admitted.with(request)).await,
-        Err(failure) => Err(failure),
+        Err(no_room) => Err(no_room.into()),
     };
     match answers {
         Ok(answers) => {

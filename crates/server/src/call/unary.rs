@@ -10,6 +10,7 @@ use prost::encoding::{WireType, encode_key, encode_varint};
 use shoal_api::Unary;
 use shoal_buffer::{Buffer, COPY_BYTES_MAX};
 use shoal_engine::ReceiveBuffer;
+use shoal_http::{ConnectionFlow, MemoryPermit};
 use shoal_metrics::{Stage, mark};
 use tonic::Status;
 
@@ -19,7 +20,6 @@ use super::{Call, HttpResponse, refuse};
 use crate::answer::body::ResponseBody;
 use crate::auth::Authenticated;
 use crate::failure::Failure;
-use crate::flow::{ConnectionFlow, MemoryPermit};
 use crate::wire::{into_contiguous, put_prefix};
 
 /// The answer with its prefix: a head with the short fields, followed by the value's chunks.
@@ -146,8 +146,8 @@ where
 pub(super) fn respond_one(answer: Box<Buffer>, permit: Arc<MemoryPermit>, has_written: bool) -> HttpResponse {
     if has_written {
         permit.set_regardless(answer.len());
-    } else if let Err(failure) = permit.set(answer.len()) {
-        return refuse(failure);
+    } else if let Err(no_room) = permit.set(answer.len()) {
+        return refuse(no_room.into());
     }
     ResponseBody::message(answer, permit).into_response()
 }

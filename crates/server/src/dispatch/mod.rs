@@ -20,7 +20,6 @@ pub(crate) mod standard;
 pub(crate) mod web;
 
 use std::future::poll_fn;
-use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -31,15 +30,15 @@ use futures_util::future::{BoxFuture, Either};
 use hyper::body::Incoming;
 use shoal_api::{Method, OPERATIONS_MESSAGE_BYTES_MAX, SEQUENCE_HEADER, SESSION_HEADER, key_value as kv, v1};
 use shoal_engine::RequestId;
-use shoal_frontend::{MinRate, Security};
+use shoal_frontend::MinRate;
+use shoal_http::{Capacity, ConnectionFlow, MemoryPermit, Peer, Timer, deadline_after};
 use shoal_metrics::Metrics;
 use tokio::sync::{Semaphore, watch};
-use tokio::time::{Instant, timeout_at};
+use tokio::time::timeout_at;
 use tonic::Status;
 
 use self::standard::Standard;
 use self::web::{Dialect, Origins};
-use crate::admission::{Admission, AdmittedConnection};
 use crate::answer::body::ResponseBody;
 use crate::answer::gzip;
 use crate::auth::{Caller, Denied, Gate, Revoked, Shown};
@@ -49,24 +48,13 @@ use crate::call::streams::{self, PART_BYTES_MAX, StreamLimits, server_streaming}
 use crate::call::unary::{storing, unary, whole};
 use crate::call::{Call, HttpResponse, refuse};
 use crate::failure::Failure;
-use crate::flow::{ConnectionFlow, Flow, MemoryPermit, deadline_after};
 use crate::operations::report::ReportSource;
 use crate::operations::stat::{Counters, ServerFigures, stat};
 use crate::operations::{
     backup, buckets, delete, free_space, get, grow, head, key_value, list, multi_delete, multi_get,
     multi_put, operation_stream, put, relocation, value_stream,
 };
-use crate::timing::{StreamTimer, Timer};
-
-/// The other end of a connection.
-pub(crate) struct Peer {
-    pub(crate) address: SocketAddr,
-    pub(crate) admitted: Arc<AdmittedConnection>,
-    /// The name in the certificate that it showed.
-    pub(crate) certificate: Option<Arc<str>>,
-    /// The earliest expiry of that certificate and its issuers; `None`: never.
-    pub(crate) expires: Option<Instant>,
-}
+use crate::timing::{StreamTimer, answered, operation_of};
 
 /// The header in which a client names the compression of its messages.
 const ENCODING_HEADER: &str = "grpc-encoding";
@@ -97,7 +85,6 @@ const TIMEOUT_HEADER: &str = "grpc-timeout";
 /// The state that all requests share.
 pub(crate) struct Dispatch {
     pub(crate) gate: Gate,
-    pub(crate) security: Security,
     /// The bucket of `io.grpc.KeyValueService`.
     pub(crate) kv_bucket: String,
     /// True if requests may be compressed, and answers are compressed for clients that accept it.
@@ -106,8 +93,7 @@ pub(crate) struct Dispatch {
     pub(crate) origins: Origins,
     pub(crate) standard: Standard,
     pub(crate) counters: Counters,
-    pub(crate) admission: Arc<Admission>,
-    pub(crate) flow: Flow,
+    pub(crate) capacity: Arc<Capacity>,
     pub(crate) min_rate: MinRate,
     /// The time for which a message waits for room.
     pub(crate) room_wait_max: Duration,
@@ -145,7 +131,8 @@ impl Dispatch {
         };
         let is_packed = self.gzip_answers && gzip::is_accepted(request.headers());
         let encoding = Encoding::of(request.headers(), self.gzip);
-        let mut timer = Timer::begin(&self.metrics, &flow, request.uri(), peer.address);
+        let operation = || operation_of(request.uri().path());
+        let mut timer = Timer::begin(self.metrics.grpc(), &flow, peer.address, operation);
         let mut answer = {
             // Pinned here and once: the handler is as large as the rest of the task.
             let mut handler = pin!(self.in_time(peer, flow, request, dialect));
@@ -157,7 +144,7 @@ impl Dispatch {
             .unwrap_or_else(refuse)
         };
         let is_stream = answer.body().is_stream();
-        if let Some(timer) = timer.and_then(|timer| timer.answered(answer.headers(), is_stream)) {
+        if let Some(timer) = timer.and_then(|timer| answered(timer, answer.headers(), is_stream)) {
             answer = answer.map(|body| body.timed(timer));
         }
         if encoding == Encoding::Other {
@@ -233,7 +220,7 @@ impl Dispatch {
                            grpc-accept-encoding has those that it takes";
             return Err(Failure::encoding(problem));
         }
-        peer.admitted.set_authenticated();
+        peer.set_authenticated();
         let revoked = is_stream(path.path()).then(|| {
             let certificate = peer.certificate.clone();
             let rights = admitted.rights().cloned();
@@ -325,8 +312,8 @@ impl Dispatch {
                 server_streaming::<v1::GetStream, _, _, _>(call, value_stream::get_stream).boxed()
             }
             v1::Stat::PATH => {
-                let Self { counters, admission, flow, metrics, .. } = self;
-                let server = ServerFigures { counters, admission, flow, metrics };
+                let Self { counters, capacity, metrics, .. } = self;
+                let server = ServerFigures { counters, capacity, metrics };
                 unary::<v1::Stat, _, _>(call, async move |request| stat(&request, &server)).boxed()
             }
             v1::Report::PATH => {

@@ -4,6 +4,7 @@
 use std::pin::Pin;
 use std::sync::Arc;
 
+use shoal_http::MemoryPermit;
 use tokio::sync::watch;
 use tonic::body::Body;
 use tonic::codegen::Service;
@@ -14,7 +15,6 @@ use tonic_health::server::{HealthReporter, HealthService};
 use crate::answer::body::ResponseBody;
 use crate::call::body::RequestBody;
 use crate::call::{Call, HttpResponse};
-use crate::flow::MemoryPermit;
 
 /// The names that health knows: the server as a whole, and its services.
 const SERVICES: [&str; 3] = ["", shoal_api::v1::OBJECT_STORE, shoal_api::key_value::KEY_VALUE_SERVICE];

@@ -5,12 +5,12 @@ use std::sync::Arc;
 use shoal_api::v1;
 use shoal_base::limits::VALUE_BYTES_SINGLE_MAX;
 use shoal_engine::{ByteRange, Object, ObjectInfo, ObjectKey, Store, TryGet};
+use shoal_http::MemoryPermit;
 
 use crate::auth::Authenticated;
 use crate::call::with_value::WithValue;
 use crate::convert;
 use crate::failure::Failure;
-use crate::flow::MemoryPermit;
 
 /// Reads nothing of a value for which `permit` has no room.
 pub(crate) async fn get(
@@ -51,7 +51,7 @@ pub(super) async fn read(
             Ok(object)
         }
         TryGet::MustWait(lookup) => {
-            Box::pin(store.get_from(lookup, key, range, |bytes| permit.set(bytes as usize))).await
+            Box::pin(store.get_from(lookup, key, range, |bytes| Ok(permit.set(bytes as usize)?))).await
         }
     }
 }

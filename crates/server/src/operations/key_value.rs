@@ -12,6 +12,7 @@ use shoal_api::key_value::{
     UpdateRequest, UpdateResponse,
 };
 use shoal_engine::{ByteRange, Error, ObjectKey, PutOptions, RejectRules};
+use shoal_http::MemoryPermit;
 
 use super::get::read;
 use super::put::put_once;
@@ -20,7 +21,6 @@ use crate::call::receive::Value;
 use crate::call::with_value::WithValue;
 use crate::convert;
 use crate::failure::Failure;
-use crate::flow::MemoryPermit;
 
 pub(crate) async fn create(
     request: Authenticated<WithValue<CreateRequest, Value>>,

@@ -20,6 +20,7 @@ use shoal_api::v1::operation::Action;
 use shoal_api::{OPERATION_VALUE_BYTES_MAX, v1};
 use shoal_buffer::Buffer;
 use shoal_engine::{Error, Lookup, ObjectKey, RequestId, Store, Ticket, TryGet, Write};
+use shoal_http::MemoryPermit;
 use tokio::sync::watch;
 
 use super::batch::{Batch, Item, Numbered, RESULTS, VALUE};
@@ -30,7 +31,6 @@ use crate::call::stream_messages::Messages;
 use crate::call::with_value::WithValue;
 use crate::convert;
 use crate::failure::Failure;
-use crate::flow::MemoryPermit;
 use crate::timing::{StreamTimer, result_of_code};
 
 /// Operations of one stream under way at the same time.
@@ -342,7 +342,7 @@ impl<B: FrameBody> Operations<B> {
         let no_room = held.is_read && !self.permit.has_room();
         let begun = match no_room {
             // A value that is read takes more memory.
-            true => Err(self.permit.no_room()),
+            true => Err(self.permit.no_room().into()),
             false => self.admit(batch, item),
         };
         let (store, key, operation) = match begun {

@@ -6,12 +6,11 @@ use std::time::Instant;
 use shoal_api::v1;
 use shoal_base::BLOCK_BYTES;
 use shoal_engine::Store;
+use shoal_http::Capacity;
 use shoal_metrics::{FrontendMetrics, Metrics, RequestCounts, Usage};
 
-use crate::admission::Admission;
 use crate::auth::Authenticated;
 use crate::failure::Failure;
-use crate::flow::Flow;
 
 /// The server's counters.
 pub(crate) struct Counters {
@@ -28,8 +27,7 @@ impl Counters {
 /// The parts of the server that have figures.
 pub(crate) struct ServerFigures<'a> {
     pub(crate) counters: &'a Counters,
-    pub(crate) admission: &'a Admission,
-    pub(crate) flow: &'a Flow,
+    pub(crate) capacity: &'a Capacity,
     pub(crate) metrics: &'a Metrics,
 }
 
@@ -37,9 +35,9 @@ pub(crate) fn stat(
     request: &Authenticated<v1::StatRequest>,
     server: &ServerFigures<'_>,
 ) -> Result<v1::StatResponse, Failure> {
-    let ServerFigures { counters, admission, flow, metrics } = server;
+    let ServerFigures { counters, capacity, metrics } = server;
     let opened = request.to_read_all()?;
-    let (store, refused) = (opened.stat(), flow.refused());
+    let (store, usage, refused) = (opened.stat(), capacity.usage(), capacity.flow().refused());
     let engine = store.figures().into_iter().map(|(name, unit, value)| figure(name, unit, value));
     Ok(v1::StatResponse {
         server_version: env!("CARGO_PKG_VERSION").into(),
@@ -50,15 +48,15 @@ pub(crate) fn stat(
         blocks: store.device_blocks,
         free_blocks: store.free_blocks,
         figures: vec![
-            figure("server.connections", "count", admission.counts().0 as u64),
-            figure("server.connections_refused", "count", admission.refused()),
-            figure("server.connections_evicted", "count", admission.evicted()),
-            figure("server.connections_overdue", "count", admission.overdue()),
+            figure("server.connections", "count", usage.open),
+            figure("server.connections_refused", "count", usage.refused),
+            figure("server.connections_evicted", "count", usage.evicted),
+            figure("server.connections_overdue", "count", usage.overdue),
             figure("server.requests", "count", counters.requests.load(Ordering::Relaxed)),
-            figure("server.requests_refused", "count", refused.count.load(Ordering::Relaxed)),
+            figure("server.requests_refused", "count", usage.memory_refusals),
             figure("server.refused_us", "us", refused.after_us.load(Ordering::Relaxed)),
             figure("server.refused_us_max", "us", refused.after_us_max.load(Ordering::Relaxed)),
-            figure("server.bytes_in_flight", "bytes", flow.bytes() as u64),
+            figure("server.bytes_in_flight", "bytes", usage.memory_bytes),
         ]
         .into_iter()
         .chain(figures_of_machine(opened))

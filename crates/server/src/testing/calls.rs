@@ -7,13 +7,13 @@ use shoal_api::OPERATIONS_MESSAGE_BYTES_MAX;
 use shoal_buffer::Buffer;
 use shoal_engine::{Store, block_on};
 use shoal_frontend::Security;
+use shoal_http::{Flow, MemoryPermit};
 use tokio::sync::watch;
 
 use super::frames::Frames;
 use crate::auth::{Authenticated, Caller, Gate};
 use crate::call::stream_messages::Messages;
 use crate::failure::Failure;
-use crate::flow::{Flow, MemoryPermit};
 use crate::operations::operation_stream;
 use crate::timing::StreamTimer;
 

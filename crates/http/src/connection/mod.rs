@@ -1,7 +1,7 @@
 //! One connection: TLS if it is configured, HTTP on it, and the minimum rate of its peer.
 //!
-//! HTTP/2 is for gRPC; HTTP/1.1 is for gRPC-Web, on the same port. The first bytes distinguish them. hyper parses HTTP; `tasks.rs` runs
-//! the requests, each of which is a call of `Dispatch::answer` (`dispatch/mod.rs`). `io.rs` and `frame_time.rs` only watch the bytes.
+//! HTTP/2 and HTTP/1.1 share a port. The first bytes distinguish them. hyper parses HTTP; `tasks.rs` runs the requests of HTTP/2, each of
+//! which is a call of [`Serve::serve`]. `io.rs` and `frame_time.rs` only watch the bytes.
 
 mod frame_time;
 mod io;
@@ -29,10 +29,9 @@ use tokio_rustls::TlsAcceptor;
 use self::io::Rewound;
 use self::tasks::{Cork, Spawner, WithTasks};
 use crate::admission::AdmittedConnection;
-use crate::dispatch::{Dispatch, Peer};
 use crate::flow::{ConnectionFlow, deadline_after};
-use crate::options::ServerLimits;
-use crate::wire::{FRAME_BYTES_MAX, STREAM_WINDOW_BYTES};
+use crate::limits::{FRAME_BYTES_MAX, STREAM_WINDOW_BYTES, ServerLimits};
+use crate::serve::{FrontendParts, Peer, Serve};
 
 /// Headers of one request, in bytes.
 const HEADER_BYTES_MAX: u32 = 16 << 10;
@@ -56,21 +55,20 @@ const HEADERS_MAX: usize = 64;
 const HTTP1_BUFFER_BYTES: usize = 64 << 10;
 
 /// Serves `stream` until it is closed, `drain` becomes true and all requests are answered, or its peer is too slow.
-pub(crate) async fn serve(
+pub(crate) async fn serve<S: Serve>(
     stream: TcpStream,
     address: SocketAddr,
     admitted: Arc<AdmittedConnection>,
-    dispatch: Arc<Dispatch>,
-    limits: &ServerLimits,
-    mut drain: watch::Receiver<bool>,
+    parts: &FrontendParts<S>,
 ) {
     let cork = Cork::of(&stream);
-    let Some(acceptor) = dispatch.security.tls().map(TlsAcceptor::from) else {
+    let Some(acceptor) = parts.security.tls().map(TlsAcceptor::from) else {
         let peer = Arc::new(Peer { address, admitted, certificate: None, expires: None });
-        return speak(stream, cork, peer, dispatch, limits, drain).await;
+        return speak(stream, cork, peer, parts).await;
     };
+    let mut drain = parts.drain.clone();
     let accepted = tokio::select! {
-        accepted = within(limits.greeting_max, acceptor.accept(stream)) => accepted,
+        accepted = within(parts.limits.greeting_max, acceptor.accept(stream)) => accepted,
         _ = drain.wait_for(|drain| *drain) => return,
     };
     match accepted {
@@ -92,7 +90,7 @@ pub(crate) async fn serve(
                 peer.admitted.set_authenticated();
                 tracing::debug!(peer = %address, %name, "showed a certificate");
             }
-            speak(stream, cork, peer, dispatch, limits, drain).await;
+            speak(stream, cork, peer, parts).await;
         }
         Some(Err(error)) => tracing::debug!(peer = %address, %error, "closed: the TLS handshake failed"),
         None => tracing::debug!(peer = %address, "closed: the TLS handshake took too long"),
@@ -100,38 +98,39 @@ pub(crate) async fn serve(
 }
 
 /// Speaks HTTP on `stream`.
-async fn speak<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
-    mut stream: S,
+async fn speak<I: AsyncRead + AsyncWrite + Unpin + Send + 'static, S: Serve>(
+    mut stream: I,
     cork: Cork,
     peer: Arc<Peer>,
-    dispatch: Arc<Dispatch>,
-    limits: &ServerLimits,
-    mut drain: watch::Receiver<bool>,
+    parts: &FrontendParts<S>,
 ) {
+    let FrontendParts { protocol, capacity, limits, .. } = parts;
+    let mut drain = parts.drain.clone();
     let Some(greeting) = greeting(&mut stream, limits.greeting_max, &mut drain).await else {
         tracing::debug!(peer = %peer.address, "closed: it does not speak HTTP");
         return;
     };
     let is_http2 = greeting.as_slice() == PREFACE;
-    let flow = dispatch.flow.connection();
+    let flow = capacity.flow().connection();
     let stream = Rewound::new(
         greeting.into(),
         stream,
         Arc::clone(&flow),
         is_http2,
         limits.greeting_max,
-        Arc::clone(&dispatch.metrics),
+        Arc::clone(&parts.metrics),
     );
     let stream = TokioIo::new(stream);
     let requests = service_fn(|request: http::Request<Incoming>| {
-        let (dispatch, flow, peer) = (Arc::clone(&dispatch), Arc::clone(&flow), Arc::clone(&peer));
-        async move { Ok::<_, Infallible>(dispatch.answer(&peer, flow, request).await) }
+        let (protocol, flow, peer) = (Arc::clone(protocol), Arc::clone(&flow), Arc::clone(&peer));
+        async move { Ok::<_, Infallible>(protocol.serve(&peer, flow, request).await) }
     });
     let bounds = Bounds { limits, flow: &flow, admitted: &peer.admitted, expires: peer.expires, drain };
     let ended = if is_http2 {
         let spawner = Spawner::default();
         let connection = Box::pin(http2(limits, spawner.clone()).serve_connection(stream, requests));
-        let connection = WithTasks::new(connection, spawner, dispatch.gate.clone(), Arc::clone(&flow), cork);
+        let (protocol, flow) = (Arc::clone(protocol), Arc::clone(&flow));
+        let connection = WithTasks::new(connection, spawner, protocol, capacity, flow, cork);
         let connection = pin!(connection);
         bounds.drive(connection, |mut all| all.connection().as_mut().graceful_shutdown()).await
     } else {
@@ -219,7 +218,7 @@ fn http2(limits: &ServerLimits, spawner: Spawner) -> http2::Builder<Spawner> {
     http
 }
 
-/// For gRPC-Web only: `dispatch` refuses all other requests.
+/// Of gRPC, only gRPC-Web comes this way.
 fn http1(limits: &ServerLimits) -> http1::Builder {
     let mut http = http1::Builder::new();
     http.timer(AwakeTimer)

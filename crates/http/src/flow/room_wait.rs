@@ -10,13 +10,12 @@ use shoal_api::AwakeSleep;
 
 use super::budget::KEPT_SHARE;
 use super::wait_queue::{MessagePlace, OLDEST_BYTES};
-use super::{ConnectionFlow, MemoryPermit, Working};
-use crate::failure::Failure;
-use crate::wire::{FRAME_BYTES_MAX, STREAM_WINDOW_BYTES};
+use super::{ConnectionFlow, MemoryPermit, NoRoom, Working};
+use crate::limits::{FRAME_BYTES_MAX, STREAM_WINDOW_BYTES};
 
 /// A message's place in the queue, from its first wait until its bytes are released.
 #[derive(Debug)]
-pub(crate) struct Waits {
+pub(super) struct Waits {
     place: MessagePlace,
     flow: Arc<ConnectionFlow>,
     /// Bytes of it that HTTP/2 may hold.
@@ -75,7 +74,7 @@ fn add_within(sum: &AtomicUsize, bytes: usize, max: usize) -> bool {
 
 /// The wait of one message for room: only after a frame came without room, and not for longer in all than it may.
 #[derive(Default)]
-pub(crate) struct RoomWait {
+pub(super) struct RoomWait {
     waits: Option<Waits>,
     /// The remaining time of waiting, after a first wait.
     left: Option<Duration>,
@@ -85,14 +84,14 @@ pub(crate) struct RoomWait {
 
 impl RoomWait {
     /// Notes `bytes` of the message that arrived and were taken by its permit; `has_room` is true if there was room for them.
-    pub(crate) fn came(&mut self, bytes: usize, has_room: bool) {
+    pub(super) fn came(&mut self, bytes: usize, has_room: bool) {
         if let Some(waits) = self.waits.as_mut().filter(|_| !has_room) {
             waits.add_on_top(bytes);
         }
     }
 
     /// The request is complete, or never will be: returns its place in the queue, which its bytes keep.
-    pub(crate) fn end(self) -> Option<Waits> {
+    pub(super) fn end(self) -> Option<Waits> {
         let mut waits = self.waits?;
         waits.is_whole();
         Some(waits)
@@ -100,14 +99,14 @@ impl RoomWait {
 
     /// Waits until the message may continue, of which `held` bytes have arrived and `unsent` may still come; `has_room` checks for room.
     /// Returns the error for its sender if there is none within `wait_max`, or too many wait.
-    pub(crate) fn poll(
+    pub(super) fn poll(
         &mut self,
         permit: &MemoryPermit,
         (held, unsent): (usize, usize),
         wait_max: Duration,
         context: &mut Context<'_>,
         has_room: impl FnOnce() -> bool,
-    ) -> Poll<Result<(), Failure>> {
+    ) -> Poll<Result<(), NoRoom>> {
         let flow = &permit.flow;
         if self.waits.is_none() {
             self.waits = Waits::join(flow, unsent);

@@ -1,53 +1,54 @@
-//! Bounds on the bytes of requests and answers in memory, and on the time for which a peer may leave its answers untaken (`min_rate`
+//! Bounds on the bytes of requests and answers in memory, and on the time for which a peer may leave its answers untaken (`min_rate.rs`
 //! watches the bytes that it sends).
 //!
 //! Every request holds a [`MemoryPermit`] from its first frame to the end of its answer. A unary request's permit grows with the received
 //! frames, then counts the answer's length; the permit of a client's stream grows with the bytes of a message. A long message waits if
-//! there is no room for the rest of it ([`RoomWait`], `wait_queue`); a short one, and an answer, is refused. A message announces its length at its
+//! there is no room for the rest of it (`room_wait.rs`, `wait_queue.rs`); a short one, and an answer, is refused. A message announces its length at its
 //! start: one that never fits is refused then, and one that does not fit now waits then, and not when most of it has arrived. The missing
 //! room is reserved in its connection's share only, so a client that announces much and sends nothing delays only itself.
 
 mod budget;
-pub(crate) mod room_wait;
-pub(crate) mod sending;
+mod intake;
+mod permit;
+mod room_wait;
+mod sending;
 mod wait_queue;
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use shoal_api::{CHUNK_BYTES_MAX, MESSAGE_BYTES_MAX};
 use tokio::time::Instant;
 
 use self::budget::Budget;
-use self::room_wait::Waits;
-use self::sending::Sending;
+pub use self::intake::{Intake, StreamIntake};
+pub use self::permit::{FramesPermit, Idle, MemoryPermit, NoRoom};
+pub use self::sending::AnswerShare;
+pub(crate) use self::sending::Sending;
 use self::wait_queue::{OLDEST_BYTES, WINDOW_LEFT_BYTES, WaitQueue};
-use crate::failure::Failure;
-use crate::wire::{CONNECTION_WINDOW_BYTES, FRAME_BYTES_MAX, PREFIX_BYTES};
-
-/// Bytes that an answer in pieces may hold: the chunk in work, and the part of the next one that was read.
-pub(crate) const STREAM_PERMIT_BYTES: usize = CHUNK_BYTES_MAX + CHUNK_BYTES_MAX / 2;
+use crate::limits::{CONNECTION_WINDOW_BYTES, FRAME_BYTES_MAX};
 
 /// A request of at most this length is a short one: most requests without values are.
-pub(crate) const SHORT_BYTES: usize = 4 << 10;
+const SHORT_BYTES: usize = 4 << 10;
 
-// Any request may continue when it is the oldest one in the queue.
-const _: () = assert!(MESSAGE_BYTES_MAX + PREFIX_BYTES + FRAME_BYTES_MAX as usize <= OLDEST_BYTES);
+/// The longest message that can finish when it is the oldest one in the queue, in bytes. A protocol takes no longer ones.
+pub const WAITING_BYTES_MAX: usize = OLDEST_BYTES - FRAME_BYTES_MAX as usize;
 
-/// The deadline of a call that may take `timeout` from now.
-pub(crate) fn deadline_after(timeout: Duration) -> Instant {
+/// The deadline of a request that may take `timeout` from now.
+#[must_use]
+pub fn deadline_after(timeout: Duration) -> Instant {
     Instant::now() + timeout
 }
 
 /// Requests that found no room.
 #[derive(Debug, Default)]
-pub(crate) struct Refused {
-    pub(crate) count: AtomicU64,
+pub struct Refused {
+    /// The number of these requests.
+    pub count: AtomicU64,
     /// Microseconds from their headers to the refusal, summed over all refused requests.
-    pub(crate) after_us: AtomicU64,
+    pub after_us: AtomicU64,
     /// The longest of these times.
-    pub(crate) after_us_max: AtomicU64,
+    pub after_us_max: AtomicU64,
 }
 
 impl Refused {
@@ -59,9 +60,9 @@ impl Refused {
     }
 }
 
-/// The bytes in flight of the whole server.
+/// The bytes in flight of the whole server. Clones share them.
 #[derive(Clone, Debug)]
-pub(crate) struct Flow {
+pub struct Flow {
     budget: Arc<Budget>,
     refused: Arc<Refused>,
     queue: Arc<WaitQueue>,
@@ -72,7 +73,9 @@ pub(crate) struct Flow {
 }
 
 impl Flow {
-    pub(crate) fn new(bytes_max: usize, connection_bytes_max: usize) -> Self {
+    /// At most `bytes_max` bytes, and `connection_bytes_max` of each connection.
+    #[must_use]
+    pub fn new(bytes_max: usize, connection_bytes_max: usize) -> Self {
         let budget = Arc::new(Budget::new(bytes_max));
         let waiting_max = CONNECTION_WINDOW_BYTES as usize - WINDOW_LEFT_BYTES;
         Self {
@@ -91,15 +94,21 @@ impl Flow {
         Self { waiting_max, all_waiting_max, ..self }
     }
 
-    pub(crate) fn refused(&self) -> &Refused {
+    /// The requests that found no room.
+    #[must_use]
+    pub fn refused(&self) -> &Refused {
         &self.refused
     }
 
-    pub(crate) fn bytes(&self) -> usize {
+    /// The bytes in use.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
         self.budget.used()
     }
 
-    pub(crate) fn connection(&self) -> Arc<ConnectionFlow> {
+    /// The flow of a new connection.
+    #[must_use]
+    pub fn connection(&self) -> Arc<ConnectionFlow> {
         Arc::new(ConnectionFlow {
             server: Arc::clone(&self.budget),
             refused: Arc::clone(&self.refused),
@@ -119,7 +128,7 @@ impl Flow {
 
 /// The bytes in flight of one connection, and a count of their moves.
 #[derive(Debug)]
-pub(crate) struct ConnectionFlow {
+pub struct ConnectionFlow {
     server: Arc<Budget>,
     refused: Arc<Refused>,
     /// Messages that wait for room.
@@ -164,19 +173,15 @@ impl ConnectionFlow {
         }
     }
 
-    pub(crate) fn permit(self: &Arc<Self>) -> Arc<MemoryPermit> {
-        let started = Instant::now();
-        Arc::new(MemoryPermit {
-            flow: Arc::clone(self),
-            started,
-            bytes: AtomicUsize::new(0),
-            kept: AtomicUsize::new(0),
-            waits: Mutex::new(None),
-        })
+    /// The permit of a request that starts now: it holds nothing yet.
+    #[must_use]
+    pub fn permit(self: &Arc<Self>) -> Arc<MemoryPermit> {
+        Arc::new(MemoryPermit::new(Arc::clone(self)))
     }
 
     /// Marks a handler as running until the result is dropped.
-    pub(crate) fn working(self: &Arc<Self>) -> Working {
+    #[inline]
+    pub fn working(self: &Arc<Self>) -> Working {
         self.working.fetch_add(1, Ordering::Relaxed);
         Working(Arc::clone(self))
     }
@@ -194,222 +199,24 @@ impl ConnectionFlow {
     }
 }
 
-pub(crate) struct Working(Arc<ConnectionFlow>);
+/// A running handler, until this is dropped.
+#[must_use]
+pub struct Working(Arc<ConnectionFlow>);
 
 impl Drop for Working {
+    #[inline]
     fn drop(&mut self) {
         self.0.working.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
-/// A stream without anything to send: its memory does not wait for its client.
-pub(crate) struct Idle {
-    flow: Arc<ConnectionFlow>,
-    bytes: usize,
-}
-
-impl Idle {
-    /// Returns true if it covers all bytes that `permit` holds now.
-    pub(crate) fn is_all_of(&self, permit: &MemoryPermit) -> bool {
-        self.bytes == permit.bytes.load(Ordering::Relaxed)
-    }
-}
-
-impl Drop for Idle {
-    fn drop(&mut self) {
-        self.flow.idle.fetch_sub(self.bytes, Ordering::Relaxed);
-    }
-}
-
-/// The store's memory into which the value of a request is received; released when the permit is dropped.
-#[derive(Debug)]
-pub(crate) struct FramesPermit {
-    server: Arc<Budget>,
-    bytes: usize,
-}
-
-impl Drop for FramesPermit {
-    fn drop(&mut self) {
-        self.server.give_frames(self.bytes);
-    }
-}
-
-/// The memory that one request holds; released when the permit is dropped.
-#[derive(Debug)]
-pub(crate) struct MemoryPermit {
-    flow: Arc<ConnectionFlow>,
-    started: Instant,
-    bytes: AtomicUsize,
-    /// Bytes that its connection keeps for the rest of the request.
-    kept: AtomicUsize,
-    /// The place of a unary request that waited for room, until its bytes are released.
-    waits: Mutex<Option<Waits>>,
-}
-
-impl MemoryPermit {
-    /// Takes `bytes` more, of a short request or an answer.
-    pub(crate) fn grow(&self, bytes: usize) -> Result<(), Failure> {
-        if !self.flow.own.take_short(bytes, self.flow.own.max) {
-            return Err(self.refused("this connection"));
-        }
-        if !self.flow.server.take_short(bytes, self.flow.server.short_max()) {
-            self.flow.own.give(bytes);
-            return Err(self.refused("the server"));
-        }
-        self.bytes.fetch_add(bytes, Ordering::Relaxed);
-        Ok(())
-    }
-
-    /// Announces that the request, a long one, will have `bytes` bytes; reserves room for the missing ones if there is room now. Only one
-    /// thread at a time may call this.
-    pub(crate) fn announce(&self, bytes: usize) -> bool {
-        let more = bytes.saturating_sub(self.bytes.load(Ordering::Relaxed));
-        let flow = &self.flow;
-        if !flow.server.has_room(more, flow.server.long_max()) {
-            return false;
-        }
-        // The bytes that have arrived are counted already.
-        let has_room = flow.own.take(more, flow.own.max_for(bytes));
-        self.kept.fetch_add(if has_room { more } else { 0 }, Ordering::Relaxed);
-        has_room
-    }
-
-    /// Refuses a long request of `bytes` that would find no room even if it were alone.
-    pub(crate) fn check_fits(&self, bytes: usize) -> Result<(), Failure> {
-        if bytes > self.flow.own.max {
-            return Err(self.refused("this connection"));
-        }
-        if bytes > self.flow.server.long_max() {
-            return Err(self.refused("the server"));
-        }
-        Ok(())
-    }
-
-    /// Returns true if more may arrive of a request whose connection reserves the room for it.
-    pub(crate) fn server_has_room(&self) -> bool {
-        self.flow.server.is_within(self.flow.server.long_max())
-    }
-
-    /// Holds exactly `bytes` from now on, for an answer. Only one thread at a time may call this.
-    pub(crate) fn set(&self, bytes: usize) -> Result<(), Failure> {
-        self.give_kept();
-        let held = self.bytes.load(Ordering::Relaxed);
-        self.shrink(held.saturating_sub(bytes));
-        self.leave_line();
-        if bytes > held { self.grow(bytes - held) } else { Ok(()) }
-    }
-
-    /// As [`Self::set`], but never refuses: for the answer of a write, which was applied and must not be reported as refused.
-    pub(crate) fn set_regardless(&self, bytes: usize) {
-        self.give_kept();
-        let held = self.bytes.load(Ordering::Relaxed);
-        if bytes > held {
-            self.flow.own.force(bytes - held);
-            self.flow.server.force(bytes - held);
-            self.bytes.store(bytes, Ordering::Relaxed);
-        } else {
-            self.shrink(held - bytes);
-        }
-        self.leave_line();
-    }
-
-    /// Its request's bytes were released: the next one may continue, if this one had waited for room.
-    fn leave_line(&self) {
-        let waits = self.waits.lock().unwrap_or_else(PoisonError::into_inner).take();
-        drop(waits);
-    }
-
-    /// Keeps the place in the queue of a request that waited for room until its bytes are released.
-    pub(crate) fn keep_place(&self, waits: Option<Waits>) {
-        *self.waits.lock().unwrap_or_else(PoisonError::into_inner) = waits;
-    }
-
-    /// Takes `bytes` of a message that have arrived already.
-    pub(crate) fn take(&self, bytes: usize) {
-        let kept = self.kept.load(Ordering::Relaxed).min(bytes);
-        self.flow.own.force(bytes - kept);
-        self.flow.server.force(bytes);
-        self.kept.fetch_sub(kept, Ordering::Relaxed);
-        self.bytes.fetch_add(bytes, Ordering::Relaxed);
-    }
-
-    /// Releases `bytes` of these.
-    pub(crate) fn give(&self, bytes: usize) {
-        self.shrink(bytes);
-    }
-
-    /// Takes `bytes` of the store's memory, for a value that is received into it.
-    pub(crate) fn take_frames(&self, bytes: usize) -> Option<FramesPermit> {
-        let server = Arc::clone(&self.flow.server);
-        server.take_frames(bytes).then(|| FramesPermit { server, bytes })
-    }
-
-    /// Returns true if there was room for the bytes that it holds.
-    pub(crate) fn has_room(&self) -> bool {
-        self.flow.has_room()
-    }
-
-    /// The refusal of a request without room.
-    pub(crate) fn no_room(&self) -> Failure {
-        self.refused("the server")
-    }
-
-    fn refused(&self, who: &str) -> Failure {
-        self.flow.refused.add(self.started.elapsed());
-        Failure::overloaded(format!("{who} has too many bytes of requests and answers in progress"))
-    }
-
-    fn give_kept(&self) {
-        let kept = self.kept.swap(0, Ordering::Relaxed);
-        if kept > 0 {
-            self.flow.own.give(kept);
-            self.flow.queue.wake();
-        }
-    }
-
-    /// Notes that the client has nothing to take, until the result is dropped. The held bytes must not change meanwhile.
-    pub(crate) fn idle(&self) -> Idle {
-        let bytes = self.bytes.load(Ordering::Relaxed);
-        self.flow.idle.fetch_add(bytes, Ordering::Relaxed);
-        Idle { flow: Arc::clone(&self.flow), bytes }
-    }
-
-    /// The order in which the answers of its connection leave.
-    pub(crate) fn sending(&self) -> &Sending {
-        &self.flow.sending
-    }
-
-    /// Notes that the client took a piece of an answer, or sent one of a request.
-    pub(crate) fn note_moved(&self) {
-        self.flow.moved.fetch_add(1, Ordering::Relaxed);
-    }
-
-    fn shrink(&self, bytes: usize) {
-        if bytes > 0 {
-            self.bytes.fetch_sub(bytes, Ordering::Relaxed);
-            self.flow.own.give(bytes);
-            self.flow.server.give(bytes);
-            self.flow.queue.wake();
-        }
-    }
-}
-
-impl Drop for MemoryPermit {
-    fn drop(&mut self) {
-        self.give_kept();
-        let held = *self.bytes.get_mut();
-        self.shrink(held);
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use proptest::prelude::*;
-    use shoal_api::v1::failure::Kind;
-
     use std::task::{Context, Poll};
 
-    use super::room_wait::RoomWait;
+    use proptest::prelude::*;
+
+    use super::room_wait::{RoomWait, Waits};
     use super::*;
 
     proptest! {
@@ -531,13 +338,6 @@ mod tests {
         assert!(Waits::join(&connection, usize::MAX).is_some());
         drop(waiting);
         assert_eq!(connection.waiting.load(Ordering::Relaxed), 0);
-    }
-
-    #[test]
-    fn a_refused_permit_says_overloaded() {
-        let flow = Flow::new(10, 10);
-        let failure = flow.connection().permit().grow(11).unwrap_err();
-        assert_eq!(failure.kind(), Kind::Overloaded);
     }
 
     #[test]

@@ -8,8 +8,10 @@
 //! Measured with 64 KiB values and 100 calls in flight: `docs/measurements/performance-log.md`.
 
 use std::collections::VecDeque;
-use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Waker};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+
+use super::MemoryPermit;
 
 /// Bytes of answers in a round; the last answer may pass it.
 const ROUND_BYTES: usize = 32 << 10;
@@ -36,7 +38,7 @@ struct Round {
 
 /// The place of an answer in the queue; it must be returned to [`Sending::leave`] if the answer finishes before its turn.
 #[derive(Debug, Default)]
-pub(crate) struct Ticket(Option<u64>);
+struct Ticket(Option<u64>);
 
 impl Default for Sending {
     /// Without rounds the room is unlimited: for connections that send one answer at a time anyway.
@@ -81,7 +83,7 @@ impl Sending {
     }
 
     /// Returns true if a piece of `bytes` may leave now; if not, the context's task is woken when it may.
-    pub(crate) fn is_turn(&self, ticket: &mut Ticket, bytes: usize, context: &Context<'_>) -> bool {
+    fn is_turn(&self, ticket: &mut Ticket, bytes: usize, context: &Context<'_>) -> bool {
         if bytes < TURN_BYTES_MIN && ticket.0.is_none() {
             return true;
         }
@@ -116,7 +118,7 @@ impl Sending {
     }
 
     /// Leaves a place in the line.
-    pub(crate) fn leave(&self, ticket: &mut Ticket) {
+    fn leave(&self, ticket: &mut Ticket) {
         let Some(own) = ticket.0.take() else { return };
         let mut round = self.round();
         if let Some(place) = round.place_of(own) {
@@ -142,10 +144,44 @@ impl Round {
     }
 }
 
+/// The holdings of an answer while it is under way: its part of the budget, and its place in the line.
+#[derive(Debug)]
+pub struct AnswerShare {
+    permit: Arc<MemoryPermit>,
+    ticket: Ticket,
+}
+
+impl AnswerShare {
+    /// The share of an answer whose bytes `permit` counts.
+    #[must_use]
+    pub fn new(permit: Arc<MemoryPermit>) -> Self {
+        Self { permit, ticket: Ticket::default() }
+    }
+
+    /// The memory that it holds.
+    #[must_use]
+    pub fn permit(&self) -> &MemoryPermit {
+        &self.permit
+    }
+
+    /// Ready when a piece of `bytes` may leave now: earlier answers of the connection were taken. The caller hands over the piece then.
+    pub fn poll_turn(&mut self, bytes: usize, context: &Context<'_>) -> Poll<()> {
+        if !self.permit.sending().is_turn(&mut self.ticket, bytes, context) {
+            return Poll::Pending;
+        }
+        self.permit.note_moved();
+        Poll::Ready(())
+    }
+}
+
+impl Drop for AnswerShare {
+    fn drop(&mut self) {
+        self.permit.sending().leave(&mut self.ticket);
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use shoal_testkit::task::Wakes;
 
     use super::*;

@@ -2,7 +2,7 @@
 //!
 //! hyper asks for a task for each request. A task of the runtime would cost its start, a wake-up and, on several cores, a move to another
 //! one; and the writes of requests that arrived at once would reach the committer one by one. Here the task that reads the connection runs
-//! its requests as well, hands the writes of a turn to the committer at once, and corks the socket for long answers. So a connection is the
+//! its requests as well, hands the writes of a turn to the store at once ([`Serve::turn`]), and corks the socket for long answers. So a connection is the
 //! work of one core at a time; clients that need more of the server open several.
 
 use std::os::fd::{AsFd, OwnedFd};
@@ -13,10 +13,10 @@ use std::task::{Context, Poll};
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use rustix::net::sockopt::set_tcp_cork;
-use shoal_engine::Waiting;
 
-use crate::auth::{Gate, OpenConnection};
+use crate::capacity::{Capacity, OpenConnection};
 use crate::flow::ConnectionFlow;
+use crate::serve::{Serve, Waiting};
 
 /// The most requests that finish before their answers leave. A client with many requests in flight and its server fall into step if all
 /// answers leave together: one works while the other waits.
@@ -29,7 +29,7 @@ type Task = Pin<Box<dyn Future<Output = ()> + Send>>;
 /// A long answer is several frames, and HTTP/2 writes each of them separately. Without a cork each write is a segment: the system takes
 /// each segment through its layers, and the peer's, and wakes the peer for it.
 #[derive(Debug, Default)]
-pub(crate) struct Cork {
+pub(super) struct Cork {
     /// The same socket as the connection's.
     socket: Option<OwnedFd>,
     is_in: bool,
@@ -37,17 +37,17 @@ pub(crate) struct Cork {
 
 impl Cork {
     /// A cork for `socket`, which is out.
-    pub(crate) fn of(socket: &impl AsFd) -> Self {
+    pub(super) fn of(socket: &impl AsFd) -> Self {
         // Works without a cork if no descriptors are left.
         Self { socket: socket.as_fd().try_clone_to_owned().ok(), is_in: false }
     }
 
-    pub(crate) fn put_in(&mut self) {
+    fn put_in(&mut self) {
         self.set(true);
     }
 
     /// The rest leaves now.
-    pub(crate) fn take_out(&mut self) {
+    fn take_out(&mut self) {
         self.set(false);
     }
 
@@ -65,7 +65,7 @@ impl Cork {
 
 /// Takes tasks from hyper. Clones share the tasks.
 #[derive(Clone, Default)]
-pub(crate) struct Spawner(Arc<Mutex<Vec<Task>>>);
+pub(super) struct Spawner(Arc<Mutex<Vec<Task>>>);
 
 impl Spawner {
     fn take(&self) -> Vec<Task> {
@@ -81,9 +81,9 @@ impl<F: Future<Output = ()> + Send + 'static> hyper::rt::Executor<F> for Spawner
 
 /// A connection with its requests. At its end the remaining requests are dropped, because they cannot be answered any
 /// more.
-pub(crate) struct WithTasks<C> {
+pub(super) struct WithTasks<C, S> {
     connection: C,
-    gate: Gate,
+    protocol: Arc<S>,
     open: OpenConnection,
     flow: Arc<ConnectionFlow>,
     cork: Cork,
@@ -91,21 +91,22 @@ pub(crate) struct WithTasks<C> {
     running: FuturesUnordered<Task>,
 }
 
-impl<C: Future + Unpin> WithTasks<C> {
-    /// `connection`, whose executor is `spawner`, on the store of `gate`; `flow` and `cork` belong to the connection.
-    pub(crate) fn new(
+impl<C: Future + Unpin, S: Serve> WithTasks<C, S> {
+    /// `connection`, whose executor is `spawner`, with requests of `protocol`; `flow` and `cork` belong to the connection.
+    pub(super) fn new(
         connection: C,
         spawner: Spawner,
-        gate: Gate,
+        protocol: Arc<S>,
+        capacity: &Capacity,
         flow: Arc<ConnectionFlow>,
         cork: Cork,
     ) -> Self {
-        let open = gate.connect();
-        Self { connection, gate, open, flow, cork, spawner, running: FuturesUnordered::new() }
+        let open = capacity.open();
+        Self { connection, protocol, open, flow, cork, spawner, running: FuturesUnordered::new() }
     }
 
     /// The connection itself.
-    pub(crate) fn connection(&mut self) -> &mut C {
+    pub(super) fn connection(&mut self) -> &mut C {
         &mut self.connection
     }
 
@@ -118,7 +119,7 @@ impl<C: Future + Unpin> WithTasks<C> {
             let has_begun = !begun.is_empty();
             self.running.extend(begun);
             self.flow.sending().begin_round();
-            let Self { gate, open, running, flow, .. } = self;
+            let Self { protocol, open, running, flow, .. } = self;
             let mut run = || {
                 let mut answers = 0;
                 while let Poll::Ready(Some(())) = running.poll_next_unpin(context) {
@@ -130,14 +131,14 @@ impl<C: Future + Unpin> WithTasks<C> {
                 answers
             };
             let mut answers = 0;
-            gate.turn(|| {
+            protocol.turn(|| {
                 answers = run();
                 // An answer that is ready must not wait for a flush.
                 if answers == 0 && open.is_alone() { Waiting::One } else { Waiting::Several }
             });
             if answers == 0 {
                 // The answers of the writes that it committed.
-                answers = gate.gather(run);
+                answers = protocol.gather(run);
             }
             if self.flow.sending().take_is_long() {
                 self.cork.put_in();
@@ -151,14 +152,14 @@ impl<C: Future + Unpin> WithTasks<C> {
     }
 }
 
-impl<C> Drop for WithTasks<C> {
+impl<C, S> Drop for WithTasks<C, S> {
     /// The tasks that the connection spawned in its last poll were not taken yet. Each task holds the spawner, so only this frees them.
     fn drop(&mut self) {
         drop(self.spawner.take());
     }
 }
 
-impl<C: Future + Unpin> Future for WithTasks<C> {
+impl<C: Future + Unpin, S: Serve> Future for WithTasks<C, S> {
     type Output = C::Output;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<C::Output> {
@@ -178,8 +179,12 @@ mod tests {
     use futures_util::future::poll_fn;
     use hyper::rt::Executor;
     use rustix::net::sockopt::tcp_cork;
+    use shoal_storekit::StoreKit;
 
     use super::*;
+    use crate::flow::Flow;
+    use crate::limits::ServerLimits;
+    use crate::testing::Echo;
 
     /// A connection that spawns two tasks in its first poll, and completes when both have: the turn that spawns them also runs them, and
     /// polls the connection again.
@@ -200,8 +205,9 @@ mod tests {
         let mut all = WithTasks::new(
             connection,
             spawner,
-            Gate::new(crate::testing::store(), false, crate::Security::default()),
-            crate::flow::Flow::new(0, 0).connection(),
+            Arc::new(Echo::default()),
+            &Capacity::new(&ServerLimits::default()),
+            Flow::new(0, 0).connection(),
             Cork::default(),
         );
         let mut context = Context::from_waker(Waker::noop());
@@ -213,7 +219,7 @@ mod tests {
     #[test]
     fn turn_of_writes_shares_commits() {
         let (spawner, ended) = (Spawner::default(), Arc::new(AtomicUsize::new(0)));
-        let store = crate::testing::store();
+        let store = StoreKit::new(128 << 10).with_cache(64 << 20).in_memory();
         let (mut looks, begin, seen) = (0, spawner.clone(), Arc::clone(&ended));
         let writes = store.clone();
         let connection = poll_fn(move |_| {
@@ -232,8 +238,9 @@ mod tests {
         let mut all = WithTasks::new(
             connection,
             spawner,
-            Gate::new(store.clone(), false, crate::Security::default()),
-            crate::flow::Flow::new(0, 0).connection(),
+            Arc::new(Echo { store: Some(store.clone()) }),
+            &Capacity::new(&ServerLimits::default()),
+            Flow::new(0, 0).connection(),
             Cork::default(),
         );
         let before = store.stat().batches;

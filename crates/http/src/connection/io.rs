@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use shoal_api::AwakeSleep;
-use shoal_metrics::Metrics;
+use shoal_metrics::FrontendMetrics;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::frame_time::Frames;
@@ -27,7 +27,7 @@ pub(super) struct Rewound<S> {
     /// Runs while the rest of them is awaited.
     late: Option<AwakeSleep>,
     /// The counters of its bytes.
-    metrics: Arc<Metrics>,
+    metrics: Arc<FrontendMetrics>,
 }
 
 impl<S> Rewound<S> {
@@ -38,7 +38,7 @@ impl<S> Rewound<S> {
         flow: Arc<ConnectionFlow>,
         is_http2: bool,
         greeting_max: Duration,
-        metrics: Arc<Metrics>,
+        metrics: Arc<FrontendMetrics>,
     ) -> Self {
         let frames = is_http2.then(Frames::default);
         Self { greeting, stream, flow, frames, greeting_max, late: None, metrics }
@@ -69,7 +69,7 @@ impl<S> Rewound<S> {
 
     fn counted(&self, written: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
         if let Poll::Ready(Ok(bytes)) = written {
-            self.metrics.grpc().add_sent(bytes as u64);
+            self.metrics.add_sent(bytes as u64);
         }
         self.noted(written)
     }
@@ -85,7 +85,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Rewound<S> {
             let before = target.filled().len();
             let read = Pin::new(&mut self.stream).poll_read(context, target);
             let came = read.is_ready().then(|| target.filled().get(before..).unwrap_or_default());
-            self.metrics.grpc().add_received(came.map_or(0, <[u8]>::len) as u64);
+            self.metrics.add_received(came.map_or(0, <[u8]>::len) as u64);
             self.look(came, context)?;
             return read;
         }

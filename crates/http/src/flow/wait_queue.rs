@@ -14,13 +14,13 @@ use std::task::Waker;
 
 /// Bytes of a connection's window that its waiting messages leave to the others: the oldest message, short requests, and messages with
 /// room.
-pub(crate) const WINDOW_LEFT_BYTES: usize = 4 << 20;
+pub(super) const WINDOW_LEFT_BYTES: usize = 4 << 20;
 
 /// Bytes that the longest waiting message may hold without room: more than any message has.
-pub(crate) const OLDEST_BYTES: usize = 8 << 20;
+pub(super) const OLDEST_BYTES: usize = 8 << 20;
 
 /// A place in the queue.
-pub(crate) type Number = u64;
+pub(super) type Number = u64;
 
 /// The messages that wait or have waited and have not finished, in the order of their arrival, each with a `W`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -56,7 +56,7 @@ fn may_go_on(has_room: bool, is_first: bool, held: usize, frame: usize, oldest: 
 
 /// The queue of a server.
 #[derive(Debug, Default)]
-pub(crate) struct WaitQueue {
+pub(super) struct WaitQueue {
     order: Mutex<Order<Option<Waker>>>,
     /// The number of messages in the queue: usually zero, so that no thread takes the lock.
     count: AtomicUsize,
@@ -71,7 +71,7 @@ impl WaitQueue {
 
     /// Wakes waiters after bytes were released by a sequentially consistent write: either a waiter sees the bytes, or this call sees the
     /// waiter.
-    pub(crate) fn wake(&self) {
+    pub(super) fn wake(&self) {
         if self.count.load(Ordering::SeqCst) == 0 {
             return;
         }
@@ -82,13 +82,13 @@ impl WaitQueue {
 
 /// A message's place in the queue, from its first wait for room until its bytes are released.
 #[derive(Debug)]
-pub(crate) struct MessagePlace {
+pub(super) struct MessagePlace {
     queue: Arc<WaitQueue>,
     number: Number,
 }
 
 impl MessagePlace {
-    pub(crate) fn join(queue: &Arc<WaitQueue>) -> Self {
+    pub(super) fn join(queue: &Arc<WaitQueue>) -> Self {
         queue.count.fetch_add(1, Ordering::SeqCst);
         let number = queue.lock().join(None);
         Self { queue: Arc::clone(queue), number }
@@ -96,7 +96,7 @@ impl MessagePlace {
 
     /// Returns true if the message, which holds `held` bytes and has a `frame` more, may continue. If not, `waker` is woken when that may
     /// have changed. `has_room` checks the budget.
-    pub(crate) fn may_go_on(
+    pub(super) fn may_go_on(
         &self,
         held: usize,
         frame: usize,

@@ -1,0 +1,38 @@
+//! Connections of frontends over HTTP: they are accepted, read within limits of time and memory, and shut down in order.
+//!
+//! A protocol on top (gRPC in `shoal-server`) implements [`Serve`]: it gets whole requests and returns answers. The files that a request
+//! passes:
+//!
+//! 1. `frontend.rs`: [`Frontend`] accepts connections, within the limits of `admission.rs`;
+//! 2. `connection/mod.rs` speaks HTTP on one, over TLS if there is a certificate, and `connection/tasks.rs` runs its requests;
+//! 3. `serve.rs`: the protocol gets the request, and the [`Peer`] that sent it;
+//! 4. `body.rs` and `flow/intake.rs`: the protocol reads its body, at least at a minimum rate (`min_rate.rs`) and only as memory allows;
+//! 5. `flow/sending.rs`: the pieces of answers leave in turn.
+//!
+//! [`Capacity`] is the number of connections and the memory of all frontends of a server: those with the same one share its limits. `flow`
+//! counts the memory, [`ServerLimits`] has the numbers, and [`Timer`] counts requests and their times. Nothing here knows the store, or a
+//! message of a protocol.
+
+mod admission;
+mod body;
+mod capacity;
+mod connection;
+mod flow;
+mod frontend;
+mod limits;
+mod min_rate;
+mod serve;
+#[cfg(test)]
+mod testing;
+mod timing;
+
+pub use body::{BodyError, WatchedBody};
+pub use capacity::Capacity;
+pub use flow::{
+    AnswerShare, ConnectionFlow, Flow, FramesPermit, Idle, Intake, MemoryPermit, NoRoom, Refused,
+    StreamIntake, WAITING_BYTES_MAX, Working, deadline_after,
+};
+pub use frontend::Frontend;
+pub use limits::ServerLimits;
+pub use serve::{FrontendParts, Peer, Serve, Waiting};
+pub use timing::Timer;

@@ -1,0 +1,106 @@
+//! A protocol for this crate's unit tests, and a frontend that serves it.
+
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use http::StatusCode;
+use http_body::{Body, Frame};
+use hyper::body::Incoming;
+use shoal_engine::Store;
+use shoal_frontend::{Listeners, Security, listen};
+use shoal_metrics::Metrics;
+use tokio::sync::watch;
+
+use crate::body::{BodyError, WatchedBody};
+use crate::capacity::Capacity;
+use crate::flow::{ConnectionFlow, MemoryPermit};
+use crate::frontend::Frontend;
+use crate::limits::ServerLimits;
+use crate::serve::{FrontendParts, Peer, Serve, Waiting};
+
+/// Answers each request with its body, or with 503 if there is no memory for it.
+#[derive(Default)]
+pub(crate) struct Echo {
+    /// Gathers the writes of a turn, if there is one.
+    pub(crate) store: Option<Store>,
+}
+
+/// The body of a request on its way back.
+pub(crate) struct Returned(Option<(WatchedBody, Arc<MemoryPermit>)>);
+
+impl Body for Returned {
+    type Data = Bytes;
+    type Error = BodyError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        let Some((body, _)) = &mut self.0 else { return Poll::Ready(None) };
+        Pin::new(body).poll_frame(context)
+    }
+}
+
+impl Serve for Echo {
+    type Body = Returned;
+
+    async fn serve(
+        &self,
+        _: &Peer,
+        flow: Arc<ConnectionFlow>,
+        request: http::Request<Incoming>,
+    ) -> http::Response<Returned> {
+        let body = WatchedBody::new(request.into_body(), Default::default());
+        let permit = flow.permit();
+        let bytes = body.size_hint().exact().unwrap_or_default();
+        match permit.grow(bytes as usize) {
+            Ok(()) => http::Response::new(Returned(Some((body, permit)))),
+            Err(_) => {
+                let mut refused = http::Response::new(Returned(None));
+                *refused.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
+                refused
+            }
+        }
+    }
+
+    fn turn(&self, work: impl FnOnce() -> Waiting) {
+        match &self.store {
+            Some(store) => store.turn(|| match work() {
+                Waiting::One => shoal_engine::Waiting::One,
+                Waiting::Several => shoal_engine::Waiting::Several,
+            }),
+            None => drop(work()),
+        }
+    }
+
+    fn gather<T>(&self, work: impl FnOnce() -> T) -> T {
+        match &self.store {
+            Some(store) => store.gather(work),
+            None => work(),
+        }
+    }
+}
+
+/// Serves on a new port, for the rest of the test.
+pub(crate) fn start(capacity: &Arc<Capacity>, limits: &ServerLimits) -> SocketAddr {
+    let listener = listen("127.0.0.1:0".parse().unwrap(), true, ("", "")).unwrap();
+    let listeners = Listeners::new(vec![listener]).unwrap();
+    let address = listeners.addresses()[0];
+    let drain = watch::Sender::new(false);
+    let parts = FrontendParts {
+        protocol: Arc::new(Echo::default()),
+        capacity: Arc::clone(capacity),
+        security: Security::default(),
+        metrics: Arc::clone(Metrics::default().grpc()),
+        limits: limits.clone(),
+        drain: drain.subscribe(),
+    };
+    tokio::spawn(async move {
+        Frontend::new(parts).accept(&listeners).await;
+        drop(drain);
+    });
+    address
+}
