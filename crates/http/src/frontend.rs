@@ -13,7 +13,7 @@ use tokio::time::sleep;
 
 use crate::admission::{AdmittedConnection, Leaves};
 use crate::connection;
-use crate::serve::{FrontendParts, Serve};
+use crate::serve::{FrontendParts, HttpProtocol};
 
 /// Pause after a failed accept: if file descriptors have run out, the next one fails at once.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
@@ -28,7 +28,7 @@ pub struct Frontend<S> {
     changes: watch::Receiver<()>,
 }
 
-impl<S: Serve> Frontend<S> {
+impl<S: HttpProtocol> Frontend<S> {
     /// A frontend without connections.
     #[must_use]
     pub fn new(parts: FrontendParts<S>) -> Self {
@@ -75,7 +75,7 @@ impl<S: Serve> Frontend<S> {
 }
 
 /// Serves a new connection as one of `tasks`.
-fn add<S: Serve>(
+fn add<S: HttpProtocol>(
     parts: &Arc<FrontendParts<S>>,
     tasks: &mut JoinSet<()>,
     stream: TcpStream,

@@ -1,6 +1,6 @@
 //! Connections of frontends over HTTP: they are accepted, read within limits of time and memory, and shut down in order.
 //!
-//! A protocol on top (gRPC in `shoal-server`) implements [`Serve`]: it gets whole requests and returns answers. The files that a request
+//! A protocol on top (gRPC in `shoal-server`) implements [`HttpProtocol`]: it gets whole requests and returns answers. The files that a request
 //! passes:
 //!
 //! 1. `frontend.rs`: [`Frontend`] accepts connections, within the limits of `admission.rs`;
@@ -30,9 +30,9 @@ pub use body::{BodyError, WatchedBody};
 pub use capacity::Capacity;
 pub use flow::{
     AnswerShare, ConnectionFlow, Flow, FramesPermit, Idle, Intake, MemoryPermit, NoRoom, Refused,
-    StreamIntake, WAITING_BYTES_MAX, Working, deadline_after,
+    RunningHandler, StreamIntake, WAITING_BYTES_MAX, deadline_after,
 };
 pub use frontend::Frontend;
 pub use limits::ServerLimits;
-pub use serve::{FrontendParts, Peer, Serve, Waiting};
+pub use serve::{FrontendParts, HttpProtocol, Peer, Waiters};
 pub use timing::Timer;

@@ -17,7 +17,7 @@ use crate::limits::ServerLimits;
 
 /// The clients of a connection's thread that wait for writes in its turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Waiting {
+pub enum Waiters {
     /// One client, as far as this thread knows: no other connection is open, and no answer is ready.
     One,
     /// Possibly several.
@@ -25,7 +25,7 @@ pub enum Waiting {
 }
 
 /// A protocol over HTTP: it answers the requests of all connections.
-pub trait Serve: Send + Sync + 'static {
+pub trait HttpProtocol: Send + Sync + 'static {
     /// The body of an answer.
     type Body: Body<Data: Send, Error: Into<Box<dyn std::error::Error + Send + Sync>>> + Send + 'static;
 
@@ -39,7 +39,7 @@ pub trait Serve: Send + Sync + 'static {
 
     /// Runs `work`, which polls requests of one connection on this thread. The writes that they queue may reach the device together; if one
     /// client waits, this thread may write them itself.
-    fn turn(&self, work: impl FnOnce() -> Waiting);
+    fn turn(&self, work: impl FnOnce() -> Waiters);
 
     /// Runs `work`, which polls requests again after such a write. The writes that they queue may reach the device together.
     fn gather<T>(&self, work: impl FnOnce() -> T) -> T;

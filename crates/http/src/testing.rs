@@ -19,7 +19,7 @@ use crate::capacity::Capacity;
 use crate::flow::{ConnectionFlow, MemoryPermit};
 use crate::frontend::Frontend;
 use crate::limits::ServerLimits;
-use crate::serve::{FrontendParts, Peer, Serve, Waiting};
+use crate::serve::{FrontendParts, HttpProtocol, Peer, Waiters};
 
 /// Answers each request with its body, or with 503 if there is no memory for it.
 #[derive(Default)]
@@ -44,7 +44,7 @@ impl Body for Returned {
     }
 }
 
-impl Serve for Echo {
+impl HttpProtocol for Echo {
     type Body = Returned;
 
     async fn serve(
@@ -66,11 +66,11 @@ impl Serve for Echo {
         }
     }
 
-    fn turn(&self, work: impl FnOnce() -> Waiting) {
+    fn turn(&self, work: impl FnOnce() -> Waiters) {
         match &self.store {
             Some(store) => store.turn(|| match work() {
-                Waiting::One => shoal_engine::Waiting::One,
-                Waiting::Several => shoal_engine::Waiting::Several,
+                Waiters::One => shoal_engine::Waiting::One,
+                Waiters::Several => shoal_engine::Waiting::Several,
             }),
             None => drop(work()),
         }

@@ -8,7 +8,7 @@ use hyper::body::Incoming;
 use shoal_base::task::Boxed;
 use shoal_engine::{Store, check_bucket};
 use shoal_frontend::{ListenError, Listeners, listen_on_all};
-use shoal_http::{Capacity, ConnectionFlow, Frontend, FrontendParts, Peer, Serve, Waiting};
+use shoal_http::{Capacity, ConnectionFlow, Frontend, FrontendParts, HttpProtocol, Peer, Waiters};
 use tokio::sync::{Semaphore, watch};
 
 use crate::answer::body::ResponseBody;
@@ -152,7 +152,7 @@ async fn tell_health(dispatch: &Dispatch, store: &Store) {
     std::future::pending().await
 }
 
-impl Serve for Dispatch {
+impl HttpProtocol for Dispatch {
     type Body = ResponseBody;
 
     fn serve(
@@ -164,10 +164,10 @@ impl Serve for Dispatch {
         self.answer(peer, flow, request)
     }
 
-    fn turn(&self, work: impl FnOnce() -> Waiting) {
+    fn turn(&self, work: impl FnOnce() -> Waiters) {
         self.gate.turn(|| match work() {
-            Waiting::One => shoal_engine::Waiting::One,
-            Waiting::Several => shoal_engine::Waiting::Several,
+            Waiters::One => shoal_engine::Waiting::One,
+            Waiters::Several => shoal_engine::Waiting::Several,
         });
     }
 

@@ -1,7 +1,7 @@
 //! One connection: TLS if it is configured, HTTP on it, and the minimum rate of its peer.
 //!
 //! HTTP/2 and HTTP/1.1 share a port. The first bytes distinguish them. hyper parses HTTP; `tasks.rs` runs the requests of HTTP/2, each of
-//! which is a call of [`Serve::serve`]. `io.rs` and `frame_time.rs` only watch the bytes.
+//! which is a call of [`HttpProtocol::serve`]. `io.rs` and `frame_time.rs` only watch the bytes.
 
 mod frame_time;
 mod io;
@@ -31,7 +31,7 @@ use self::tasks::{Cork, Spawner, WithTasks};
 use crate::admission::AdmittedConnection;
 use crate::flow::{ConnectionFlow, deadline_after};
 use crate::limits::{FRAME_BYTES_MAX, STREAM_WINDOW_BYTES, ServerLimits};
-use crate::serve::{FrontendParts, Peer, Serve};
+use crate::serve::{FrontendParts, HttpProtocol, Peer};
 
 /// Headers of one request, in bytes.
 const HEADER_BYTES_MAX: u32 = 16 << 10;
@@ -55,7 +55,7 @@ const HEADERS_MAX: usize = 64;
 const HTTP1_BUFFER_BYTES: usize = 64 << 10;
 
 /// Serves `stream` until it is closed, `drain` becomes true and all requests are answered, or its peer is too slow.
-pub(crate) async fn serve<S: Serve>(
+pub(crate) async fn serve<S: HttpProtocol>(
     stream: TcpStream,
     address: SocketAddr,
     admitted: Arc<AdmittedConnection>,
@@ -98,7 +98,7 @@ pub(crate) async fn serve<S: Serve>(
 }
 
 /// Speaks HTTP on `stream`.
-async fn speak<I: AsyncRead + AsyncWrite + Unpin + Send + 'static, S: Serve>(
+async fn speak<I: AsyncRead + AsyncWrite + Unpin + Send + 'static, S: HttpProtocol>(
     mut stream: I,
     cork: Cork,
     peer: Arc<Peer>,

@@ -2,7 +2,7 @@
 //!
 //! hyper asks for a task for each request. A task of the runtime would cost its start, a wake-up and, on several cores, a move to another
 //! one; and the writes of requests that arrived at once would reach the committer one by one. Here the task that reads the connection runs
-//! its requests as well, hands the writes of a turn to the store at once ([`Serve::turn`]), and corks the socket for long answers. So a connection is the
+//! its requests as well, hands the writes of a turn to the store at once ([`HttpProtocol::turn`]), and corks the socket for long answers. So a connection is the
 //! work of one core at a time; clients that need more of the server open several.
 
 use std::os::fd::{AsFd, OwnedFd};
@@ -16,7 +16,7 @@ use rustix::net::sockopt::set_tcp_cork;
 
 use crate::capacity::{Capacity, OpenConnection};
 use crate::flow::ConnectionFlow;
-use crate::serve::{Serve, Waiting};
+use crate::serve::{HttpProtocol, Waiters};
 
 /// The most requests that finish before their answers leave. A client with many requests in flight and its server fall into step if all
 /// answers leave together: one works while the other waits.
@@ -91,7 +91,7 @@ pub(super) struct WithTasks<C, S> {
     running: FuturesUnordered<Task>,
 }
 
-impl<C: Future + Unpin, S: Serve> WithTasks<C, S> {
+impl<C: Future + Unpin, S: HttpProtocol> WithTasks<C, S> {
     /// `connection`, whose executor is `spawner`, with requests of `protocol`; `flow` and `cork` belong to the connection.
     pub(super) fn new(
         connection: C,
@@ -134,7 +134,7 @@ impl<C: Future + Unpin, S: Serve> WithTasks<C, S> {
             protocol.turn(|| {
                 answers = run();
                 // An answer that is ready must not wait for a flush.
-                if answers == 0 && open.is_alone() { Waiting::One } else { Waiting::Several }
+                if answers == 0 && open.is_alone() { Waiters::One } else { Waiters::Several }
             });
             if answers == 0 {
                 // The answers of the writes that it committed.
@@ -159,7 +159,7 @@ impl<C, S> Drop for WithTasks<C, S> {
     }
 }
 
-impl<C: Future + Unpin, S: Serve> Future for WithTasks<C, S> {
+impl<C: Future + Unpin, S: HttpProtocol> Future for WithTasks<C, S> {
     type Output = C::Output;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<C::Output> {

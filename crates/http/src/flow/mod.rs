@@ -176,14 +176,14 @@ impl ConnectionFlow {
     /// The permit of a request that starts now: it holds nothing yet.
     #[must_use]
     pub fn permit(self: &Arc<Self>) -> Arc<MemoryPermit> {
-        Arc::new(MemoryPermit::new(Arc::clone(self)))
+        Arc::new(MemoryPermit::new(Arc::clone(self), Instant::now()))
     }
 
     /// Marks a handler as running until the result is dropped.
     #[inline]
-    pub fn working(self: &Arc<Self>) -> Working {
+    pub fn working(self: &Arc<Self>) -> RunningHandler {
         self.working.fetch_add(1, Ordering::Relaxed);
-        Working(Arc::clone(self))
+        RunningHandler(Arc::clone(self))
     }
 
     /// Returns true if more of a long request may come in.
@@ -201,9 +201,9 @@ impl ConnectionFlow {
 
 /// A running handler, until this is dropped.
 #[must_use]
-pub struct Working(Arc<ConnectionFlow>);
+pub struct RunningHandler(Arc<ConnectionFlow>);
 
-impl Drop for Working {
+impl Drop for RunningHandler {
     #[inline]
     fn drop(&mut self) {
         self.0.working.fetch_sub(1, Ordering::Relaxed);

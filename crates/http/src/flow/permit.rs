@@ -66,14 +66,9 @@ pub struct MemoryPermit {
 }
 
 impl MemoryPermit {
-    pub(super) fn new(flow: Arc<ConnectionFlow>) -> Self {
-        Self {
-            flow,
-            started: Instant::now(),
-            bytes: AtomicUsize::new(0),
-            kept: AtomicUsize::new(0),
-            waits: Mutex::new(None),
-        }
+    /// The permit of a request whose headers came at `started`.
+    pub(super) fn new(flow: Arc<ConnectionFlow>, started: Instant) -> Self {
+        Self { flow, started, bytes: AtomicUsize::new(0), kept: AtomicUsize::new(0), waits: Mutex::new(None) }
     }
 
     /// Takes `bytes` more, of a short request or an answer.

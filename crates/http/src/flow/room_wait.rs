@@ -10,7 +10,7 @@ use shoal_api::AwakeSleep;
 
 use super::budget::KEPT_SHARE;
 use super::wait_queue::{MessagePlace, OLDEST_BYTES};
-use super::{ConnectionFlow, MemoryPermit, NoRoom, Working};
+use super::{ConnectionFlow, MemoryPermit, NoRoom, RunningHandler};
 use crate::limits::{FRAME_BYTES_MAX, STREAM_WINDOW_BYTES};
 
 /// A message's place in the queue, from its first wait until its bytes are released.
@@ -79,7 +79,7 @@ pub(super) struct RoomWait {
     /// The remaining time of waiting, after a first wait.
     left: Option<Duration>,
     /// While it waits: the rest of that time, and the mark that the server does not wait for the client.
-    waiting: Option<(AwakeSleep, Working)>,
+    waiting: Option<(AwakeSleep, RunningHandler)>,
 }
 
 impl RoomWait {
