@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use shoal_base::task::block_on;
 use shoal_engine::{ByteRange, ListRequest, RejectRules};
 use shoal_testkit::bytes::name_of;
-use shoal_testkit::linear::{Action, HistoryEntry, KeyHistories};
+use shoal_testkit::linear::{HistoryEntry, KeyAction, KeyHistories};
 
 use super::common::{key, tiny_with_memtables};
 use super::{Share, World, explore, formatted, join, mark, spawn};
@@ -31,13 +31,13 @@ fn operations_on_a_key_are_linearizable() {
                         0 | 2 => {
                             let number = 1 + client * 10 + turn;
                             world.put(name, number, [60, 1_500][(turn % 2) as usize]).unwrap();
-                            Action::Write(number)
+                            KeyAction::Write(number)
                         }
-                        1 => Action::Read(Some(world.get(name)).filter(|&number| number > 0)),
+                        1 => KeyAction::Read(Some(world.get(name)).filter(|&number| number > 0)),
                         _ => {
                             let key = key(&name_of(name));
                             block_on(world.store.delete(&key, RejectRules::default())).unwrap();
-                            Action::Delete
+                            KeyAction::Delete
                         }
                     };
                     notes.push((name, HistoryEntry { client, called, answered: Some(now()), action }));

@@ -12,7 +12,7 @@ use shoal_base::{Entropy, SeededEntropy};
 use shoal_client::{Error, Lsn, RejectRules};
 use shoal_testkit::Value;
 use shoal_testkit::bytes::name_of;
-use shoal_testkit::linear::{Action, HistoryEntry, KeyHistories, World};
+use shoal_testkit::linear::{HistoryEntry, KeyAction, KeyHistories, World};
 
 use crate::both::Objects;
 use crate::harness::Frontends;
@@ -65,7 +65,7 @@ struct User {
 }
 
 impl User {
-    fn note(&mut self, key: u64, called: u64, answered: Option<u64>, action: Action) {
+    fn note(&mut self, key: u64, called: u64, answered: Option<u64>, action: KeyAction) {
         self.history.push(&name_of(key), HistoryEntry { client: self.id, called, answered, action });
     }
 
@@ -76,7 +76,7 @@ impl User {
             Ok(found) => {
                 let answered = self.world.now();
                 let found = found.map(|(version, bytes)| (version, Value::write_of(key, &bytes, &SIZES)));
-                self.note(key, called, Some(answered), Action::Read(found.map(|(_, number)| number)));
+                self.note(key, called, Some(answered), KeyAction::Read(found.map(|(_, number)| number)));
                 Some(found)
             }
             Err(Error::Unavailable { .. }) => None,
@@ -90,8 +90,8 @@ impl User {
         key: u64,
         called: u64,
         result: shoal_client::Result<()>,
-        action: Action,
-        rejected: Action,
+        action: KeyAction,
+        rejected: KeyAction,
     ) -> bool {
         match result {
             Ok(()) => self.note(key, called, Some(self.world.now()), action),
@@ -118,7 +118,7 @@ impl User {
                 3 | 4 => {
                     let called = self.world.now();
                     let result = objects.put(&name_of(key), bytes, RejectRules::default()).await;
-                    self.ended(key, called, result, Action::Write(number), Action::Write(number))
+                    self.ended(key, called, result, KeyAction::Write(number), KeyAction::Write(number))
                 }
                 5 => {
                     let called = self.world.now();
@@ -128,14 +128,14 @@ impl User {
                         key,
                         called,
                         result,
-                        Action::Create(number, true),
-                        Action::Create(number, false),
+                        KeyAction::Create(number, true),
+                        KeyAction::Create(number, false),
                     )
                 }
                 6 => {
                     let called = self.world.now();
                     let result = objects.delete(&name_of(key)).await;
-                    self.ended(key, called, result, Action::Delete, Action::Delete)
+                    self.ended(key, called, result, KeyAction::Delete, KeyAction::Delete)
                 }
                 _ => match self.read(&objects, key).await {
                     None => false,
@@ -144,7 +144,7 @@ impl User {
                         let called = self.world.now();
                         let rules = RejectRules { if_version_not: Some(version), ..RejectRules::default() };
                         let result = objects.put(&name_of(key), bytes, rules).await;
-                        let action = |done| Action::Swap(before, number, done);
+                        let action = |done| KeyAction::Swap(before, number, done);
                         self.ended(key, called, result, action(true), action(false))
                     }
                 },

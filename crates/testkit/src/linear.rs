@@ -30,7 +30,7 @@ impl World {
 
 /// The effect of an operation, as its client knows it. Values are numbers that no two writes share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Action {
+pub enum KeyAction {
     /// Reads a value; `None` if there was no object.
     Read(Option<u64>),
     /// Writes a value.
@@ -59,7 +59,7 @@ pub trait Act: Clone + fmt::Debug {
 
 /// An operation of a history.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct HistoryEntry<A = Action> {
+pub struct HistoryEntry<A = KeyAction> {
     /// The client: for the picture of a history only.
     pub client: u64,
     /// The time of its call, on one clock for all clients.
@@ -91,7 +91,7 @@ const STEPS_PER_ENTRY: usize = 20_000;
 /// The value of the key; none: no object.
 type State = Option<u64>;
 
-impl Act for Action {
+impl Act for KeyAction {
     type State = State;
 
     fn apply(&self, pending: bool, &state: &State) -> Option<State> {
@@ -247,7 +247,7 @@ impl<'a, A: Act> Search<'a, A> {
     }
 }
 
-/// Checks operations, in any order; their subject (for [`Action`] one key) was `initial` before.
+/// Checks operations, in any order; their subject (for [`KeyAction`] one key) was `initial` before.
 #[must_use]
 pub fn check<A: Act>(entries: &[HistoryEntry<A>], initial: A::State) -> Verdict {
     Search::new(entries).run(initial)
@@ -295,7 +295,7 @@ impl KeyHistories {
 }
 
 /// A history as text: an operation a line, in the order of calls.
-pub(crate) struct Picture<'a, A = Action>(pub &'a [HistoryEntry<A>]);
+pub(crate) struct Picture<'a, A = KeyAction>(pub &'a [HistoryEntry<A>]);
 
 impl<A: fmt::Debug> fmt::Display for Picture<'_, A> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -318,7 +318,7 @@ mod tests {
 
     use super::*;
 
-    fn entry(client: u64, called: u64, answered: Option<u64>, action: Action) -> HistoryEntry {
+    fn entry(client: u64, called: u64, answered: Option<u64>, action: KeyAction) -> HistoryEntry {
         HistoryEntry { client, called, answered, action }
     }
 
@@ -330,40 +330,40 @@ mod tests {
 
     #[test]
     fn small_histories() {
-        let write = entry(0, 0, Some(10), Action::Write(1));
+        let write = entry(0, 0, Some(10), KeyAction::Write(1));
         assert!(holds(&[]) && holds(&[write]));
         // While the write runs both states are fine; afterwards only the new one.
         for (seen, during, after) in [(None, true, false), (Some(1), true, true), (Some(2), false, false)] {
-            let read = |called, answered| entry(1, called, Some(answered), Action::Read(seen));
+            let read = |called, answered| entry(1, called, Some(answered), KeyAction::Read(seen));
             assert_eq!(holds(&[write, read(3, 6)]), during);
             assert_eq!(holds(&[write, read(11, 12)]), after);
         }
         // Two readers in a row do not see the new and then the old state.
-        let new = entry(1, 2, Some(3), Action::Read(Some(1)));
-        assert!(!holds(&[write, new, entry(2, 4, Some(5), Action::Read(None))]));
+        let new = entry(1, 2, Some(3), KeyAction::Read(Some(1)));
+        assert!(!holds(&[write, new, entry(2, 4, Some(5), KeyAction::Read(None))]));
         // Of two creators one wins.
-        let create = |client, done| entry(client, 0, Some(5), Action::Create(client, done));
+        let create = |client, done| entry(client, 0, Some(5), KeyAction::Create(client, done));
         assert!(holds(&[create(1, true), create(2, false)]));
         assert!(!holds(&[create(1, true), create(2, true)]) && !holds(&[create(1, false), create(2, false)]));
-        let swap = |from, done| entry(1, 11, Some(12), Action::Swap(from, 7, done));
+        let swap = |from, done| entry(1, 11, Some(12), KeyAction::Swap(from, 7, done));
         assert!(holds(&[write, swap(1, true)]) && holds(&[write, swap(2, false)]));
         assert!(!holds(&[write, swap(2, true)]) && !holds(&[write, swap(1, false)]));
-        let delete = entry(0, 20, Some(21), Action::Delete);
-        assert!(holds(&[write, delete, entry(0, 22, Some(23), Action::Read(None))]));
-        assert!(!holds(&[write, delete, entry(0, 22, Some(23), Action::Read(Some(1)))]));
+        let delete = entry(0, 20, Some(21), KeyAction::Delete);
+        assert!(holds(&[write, delete, entry(0, 22, Some(23), KeyAction::Read(None))]));
+        assert!(!holds(&[write, delete, entry(0, 22, Some(23), KeyAction::Read(Some(1)))]));
     }
 
     #[test]
     fn a_pending_write_may_land_late_or_never() {
-        let pending = entry(0, 0, None, Action::Write(1));
-        let read = |at, seen| entry(1, at, Some(at + 1), Action::Read(seen));
+        let pending = entry(0, 0, None, KeyAction::Write(1));
+        let read = |at, seen| entry(1, at, Some(at + 1), KeyAction::Read(seen));
         assert!(holds(&[pending, read(5, None), read(7, None)]));
         assert!(holds(&[pending, read(5, None), read(7, Some(1))]));
         assert!(!holds(&[pending, read(5, Some(1)), read(7, None)]), "it does not go away again");
         // A pending create has no answer, even if one is noted.
-        let create = entry(0, 0, None, Action::Create(1, false));
+        let create = entry(0, 0, None, KeyAction::Create(1, false));
         assert!(holds(&[create, read(5, Some(1))]));
-        assert!(!holds(&[entry(0, 6, None, Action::Write(1)), read(4, Some(1))]), "not before its call");
+        assert!(!holds(&[entry(0, 6, None, KeyAction::Write(1)), read(4, Some(1))]), "not before its call");
     }
 
     /// A correct register, used by clients that overlap; returns its history.
@@ -371,7 +371,7 @@ mod tests {
         let dice = SeededEntropy::new(seed);
         let (mut state, mut now, mut value) = (None, 0, 0);
         // By client: the call, the action, and true if it took effect.
-        let mut running: Vec<Option<(u64, Action, bool)>> = vec![None; clients as usize];
+        let mut running: Vec<Option<(u64, KeyAction, bool)>> = vec![None; clients as usize];
         let mut entries = Vec::new();
         while entries.len() < operations {
             now += 1;
@@ -380,11 +380,11 @@ mod tests {
                 None => {
                     value += 1;
                     let action = match dice.below(6) {
-                        0 | 1 => Action::Read(None),
-                        2 => Action::Write(value),
-                        3 => Action::Create(value, false),
-                        4 => Action::Swap(state.unwrap_or(1), value, false),
-                        _ => Action::Delete,
+                        0 | 1 => KeyAction::Read(None),
+                        2 => KeyAction::Write(value),
+                        3 => KeyAction::Create(value, false),
+                        4 => KeyAction::Swap(state.unwrap_or(1), value, false),
+                        _ => KeyAction::Delete,
                     };
                     running[client] = Some((now, action, false));
                 }
@@ -392,17 +392,17 @@ mod tests {
                     *took = true;
                     let before = state;
                     state = match *action {
-                        Action::Read(_) => state,
-                        Action::Write(value) => Some(value),
-                        Action::Delete => None,
-                        Action::Create(value, _) => state.or(Some(value)),
-                        Action::Swap(from, to, _) if state == Some(from) => Some(to),
-                        Action::Swap(..) => state,
+                        KeyAction::Read(_) => state,
+                        KeyAction::Write(value) => Some(value),
+                        KeyAction::Delete => None,
+                        KeyAction::Create(value, _) => state.or(Some(value)),
+                        KeyAction::Swap(from, to, _) if state == Some(from) => Some(to),
+                        KeyAction::Swap(..) => state,
                     };
                     *action = match *action {
-                        Action::Read(_) => Action::Read(before),
-                        Action::Create(value, _) => Action::Create(value, before.is_none()),
-                        Action::Swap(from, to, _) => Action::Swap(from, to, before == Some(from)),
+                        KeyAction::Read(_) => KeyAction::Read(before),
+                        KeyAction::Create(value, _) => KeyAction::Create(value, before.is_none()),
+                        KeyAction::Swap(from, to, _) => KeyAction::Swap(from, to, before == Some(from)),
                         other => other,
                     };
                 }
@@ -439,7 +439,7 @@ mod tests {
             let reads: Vec<usize> = (0..entries.len())
                 .filter(|&number| {
                     let HistoryEntry { action, answered, .. } = entries[number];
-                    answered.is_some() && matches!(action, Action::Read(Some(_)))
+                    answered.is_some() && matches!(action, KeyAction::Read(Some(_)))
                 })
                 .collect();
             let number = reads[dice.below(reads.len() as u64) as usize];
@@ -447,7 +447,7 @@ mod tests {
             let injected = match seed % 3 {
                 // A value that only a later call writes.
                 0 => entries.iter().find_map(|other| match other.action {
-                    Action::Write(value) if other.called > answered => Some(Some(value)),
+                    KeyAction::Write(value) if other.called > answered => Some(Some(value)),
                     _ => None,
                 }),
                 // A value that was never written.
@@ -456,20 +456,20 @@ mod tests {
                 _ => {
                     let writes: Vec<&HistoryEntry> = entries
                         .iter()
-                        .filter(|other| matches!(other.action, Action::Write(_)))
+                        .filter(|other| matches!(other.action, KeyAction::Write(_)))
                         .filter(|other| other.answered.is_some_and(|answered| answered < called))
                         .collect();
                     writes.iter().find_map(|old| {
                         let replaced = writes.iter().any(|new| new.called > old.answered.unwrap_or(u64::MAX));
                         match old.action {
-                            Action::Write(value) if replaced => Some(Some(value)),
+                            KeyAction::Write(value) if replaced => Some(Some(value)),
                             _ => None,
                         }
                     })
                 }
             };
             let Some(seen) = injected else { continue };
-            entries[number].action = Action::Read(seen);
+            entries[number].action = KeyAction::Read(seen);
             assert!(!holds(&entries), "seed {seed}");
         }
     }
@@ -477,10 +477,10 @@ mod tests {
     #[test]
     fn a_history_names_the_key_that_is_wrong() {
         let mut history = KeyHistories::default();
-        history.push(b"good", entry(0, 0, Some(1), Action::Write(1)));
+        history.push(b"good", entry(0, 0, Some(1), KeyAction::Write(1)));
         let mut other = KeyHistories::default();
-        other.push(b"bad", entry(1, 0, None, Action::Write(5)));
-        other.push(b"bad", entry(1, 2, Some(3), Action::Read(Some(9))));
+        other.push(b"bad", entry(1, 0, None, KeyAction::Write(5)));
+        other.push(b"bad", entry(1, 2, Some(3), KeyAction::Read(Some(9))));
         history.merge(other);
         assert_eq!(history.counts(), (3, 1));
         let wrong = history.check().unwrap_err();

@@ -15,7 +15,7 @@ use shoal_engine::{Error, Lsn, OpenOptions, PutOptions, RejectRules, Result, Sto
 use shoal_testkit::Value;
 use shoal_testkit::bytes::name_of;
 use shoal_testkit::lab;
-use shoal_testkit::linear::{Action, HistoryEntry, KeyHistories, World};
+use shoal_testkit::linear::{HistoryEntry, KeyAction, KeyHistories, World};
 
 use crate::common::{ByName, formatted, key, long_life, open, tiny};
 
@@ -56,14 +56,14 @@ fn write(store: &Store, number: u64, written: u64, rules: RejectRules) -> Result
 /// The result of an operation.
 enum Ended {
     /// The operation returned this answer.
-    As(Action),
+    As(KeyAction),
     /// The outcome is unknown.
-    Open(Action),
+    Open(KeyAction),
     /// The operation had no effect.
     Refused,
 }
 
-fn outcome<T>(result: Result<T>, done: Action, rejected: Action) -> Ended {
+fn outcome<T>(result: Result<T>, done: KeyAction, rejected: KeyAction) -> Ended {
     match result {
         Ok(_) => Ended::As(done),
         Err(Error::ConditionFailed { .. }) => Ended::As(rejected),
@@ -81,24 +81,26 @@ fn client(store: &Store, world: &World, id: u64, dice: &SeededEntropy) -> KeyHis
         let key = key(name_of(number));
         let mut called = world.now();
         let ended = match dice.below(8) {
-            0..=2 => Ended::As(Action::Read(read(store, number).unwrap().map(|(seed, _)| seed))),
+            0..=2 => Ended::As(KeyAction::Read(read(store, number).unwrap().map(|(seed, _)| seed))),
             3 | 4 => {
                 let written = world.next_write();
-                let action = Action::Write(written);
+                let action = KeyAction::Write(written);
                 outcome(write(store, number, written, RejectRules::default()), action, action)
             }
             5 => {
                 let written = world.next_write();
                 let rules = RejectRules { if_exists: true, ..RejectRules::default() };
-                let action = |done| Action::Create(written, done);
+                let action = |done| KeyAction::Create(written, done);
                 outcome(write(store, number, written, rules), action(true), action(false))
             }
-            6 => {
-                outcome(block_on(store.delete(&key, RejectRules::default())), Action::Delete, Action::Delete)
-            }
+            6 => outcome(
+                block_on(store.delete(&key, RejectRules::default())),
+                KeyAction::Delete,
+                KeyAction::Delete,
+            ),
             _ => {
                 let before = read(store, number).unwrap();
-                let read = Action::Read(before.map(|(seed, _)| seed));
+                let read = KeyAction::Read(before.map(|(seed, _)| seed));
                 history.push(
                     &name_of(number),
                     HistoryEntry { client: id, called, answered: Some(world.now()), action: read },
@@ -107,7 +109,7 @@ fn client(store: &Store, world: &World, id: u64, dice: &SeededEntropy) -> KeyHis
                 called = world.now();
                 let written = world.next_write();
                 let rules = RejectRules { if_version_not: Some(version), ..RejectRules::default() };
-                let action = |done| Action::Swap(seed, written, done);
+                let action = |done| KeyAction::Swap(seed, written, done);
                 outcome(write(store, number, written, rules), action(true), action(false))
             }
         };
@@ -174,7 +176,7 @@ fn history(seed: u64) -> KeyHistories {
     let store = open(&Device::new(SimDevice::from_image(image)), tiny()).unwrap();
     for number in 0..KEYS {
         let called = world.now();
-        let action = Action::Read(read(&store, number).unwrap().map(|(seed, _)| seed));
+        let action = KeyAction::Read(read(&store, number).unwrap().map(|(seed, _)| seed));
         history.push(
             &name_of(number),
             HistoryEntry { client: CLIENTS, called, answered: Some(world.now()), action },
