@@ -348,7 +348,7 @@ fn open_addresses_and_refused_callers_are_logged() {
     let asks = asks.stop_and_read();
     for said in [
         "plain text",
-        "the token of the call is unknown",
+        "the token or key of the call is unknown",
         "the call has no credentials",
         "a wrong user or password",
     ] {

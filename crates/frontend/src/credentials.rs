@@ -4,6 +4,7 @@
 //! The caller reads the files and passes their content; this module opens none.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use arc_swap::ArcSwap;
 use rustls::crypto::ring;
@@ -14,7 +15,7 @@ use rustls::version::{TLS12, TLS13};
 use rustls::{RootCertStore, ServerConfig};
 use tokio::sync::watch;
 
-use crate::rights::Rights;
+use crate::access::{GrantSet, Keys, Known, NoKey, Principal, PrincipalId, grants_of_rights};
 
 /// Maximum number of known tokens: every request is compared with each.
 pub const TOKENS_MAX: usize = 64;
@@ -43,18 +44,18 @@ pub struct TlsPem {
     pub allow_tls12: bool,
 }
 
-/// The tokens that callers may show, each with the rights of its holders.
+/// The tokens that callers may show, each with the grants of its holders.
 #[derive(Clone, Default)]
 pub struct Tokens(Vec<Token>);
 
 #[derive(Clone)]
 struct Token {
     secret: Box<[u8]>,
-    rights: Arc<Rights>,
+    grants: GrantSet,
 }
 
 impl Tokens {
-    /// Parses the tokens of `text`: one a line, followed by a space and the rights of its holders ([`Rights::parse`]); without
+    /// Parses the tokens of `text`: one a line, followed by a space and the rights of its holders ([`grants_of_rights`]); without
     /// rights, they may do everything. Empty lines, and lines that start with `#`, are ignored. With two tokens at a time, a
     /// token is replaced without an interruption.
     ///
@@ -71,7 +72,7 @@ impl Tokens {
             }
             let token =
                 Token::parse(line).map_err(|what| BadCredentials(format!("token {number} {what}")))?;
-            if tokens.iter().any(|other| other.secret == token.secret && other.rights != token.rights) {
+            if tokens.iter().any(|other| other.secret == token.secret && other.grants != token.grants) {
                 let problem = format!("token {number} is repeated with other rights");
                 return Err(BadCredentials(problem));
             }
@@ -88,21 +89,20 @@ impl Tokens {
 
     /// The buckets that the rights of the tokens name.
     pub fn buckets(&self) -> impl Iterator<Item = &str> {
-        self.0.iter().flat_map(|token| token.rights.buckets())
+        self.0.iter().flat_map(|token| token.grants.buckets())
     }
 
-    /// The number of the token `given`, from 1, and the rights of its holders. The time of the search depends only on the
-    /// lengths.
+    /// The holder of the token `given`. The time of the search depends only on the lengths.
     #[must_use]
-    pub fn find(&self, given: &[u8]) -> Option<(usize, &Arc<Rights>)> {
+    pub fn find(&self, given: &[u8]) -> Option<Principal> {
         let mut found = None;
         for (token, number) in self.0.iter().zip(1..) {
             // All tokens are compared, even after a match.
             if is_same(&token.secret, given) {
-                found = Some((number, &token.rights));
+                found = Some((number, &token.grants));
             }
         }
-        found
+        found.map(|(number, grants)| Principal::new(PrincipalId::Token(number), grants))
     }
 }
 
@@ -116,14 +116,14 @@ impl Token {
         if !is_good {
             return Err(format!("is not {TOKEN_BYTES_MIN} to {TOKEN_BYTES_MAX} visible ASCII characters"));
         }
-        let rights = match words.trim_ascii() {
-            [] => Rights::default(),
+        let grants = match words.trim_ascii() {
+            [] => GrantSet::EVERYTHING,
             words => {
                 let words = str::from_utf8(words).map_err(|_| "has rights that are not UTF-8".to_owned())?;
-                Rights::parse(words).map_err(|what| format!("has unknown rights: {what}"))?
+                grants_of_rights(words).map_err(|what| format!("has unknown rights: {what}"))?
             }
         };
-        Ok(Self { secret: secret.into(), rights: Arc::new(rights) })
+        Ok(Self { secret: secret.into(), grants })
     }
 }
 
@@ -142,6 +142,8 @@ pub struct Credentials {
     tls_of_others: Option<Arc<ServerConfig>>,
     asks_certificates: bool,
     tokens: Tokens,
+    /// None: there is no file of keys.
+    keys: Option<Keys>,
 }
 
 impl Credentials {
@@ -151,14 +153,27 @@ impl Credentials {
     /// # Errors
     /// [`BadCredentials`] for text that is not PEM, keys that do not match, or expired roots.
     pub fn new(tls: Option<&TlsPem>, tokens: Tokens) -> Result<Self, BadCredentials> {
+        Self::with_keys(tls, tokens, None)
+    }
+
+    /// The same, and callers may show one of `keys`. With a file of keys that has none, nobody is let in by a key.
+    ///
+    /// # Errors
+    /// As [`Self::new`].
+    pub fn with_keys(
+        tls: Option<&TlsPem>,
+        tokens: Tokens,
+        keys: Option<Keys>,
+    ) -> Result<Self, BadCredentials> {
         let asks_certificates = tls.is_some_and(|tls| tls.client_roots.is_some());
-        let tls = tls.map(|tls| config(tls, !tokens.is_empty()).map(Arc::new)).transpose()?;
+        let certificate_is_optional = !tokens.is_empty() || keys.is_some();
+        let tls = tls.map(|tls| config(tls, certificate_is_optional).map(Arc::new)).transpose()?;
         let tls_of_others = tls.as_ref().map(|tls| {
             let mut config = ServerConfig::clone(tls);
             config.alpn_protocols.clear();
             Arc::new(config)
         });
-        Ok(Self { tls, tls_of_others, asks_certificates, tokens })
+        Ok(Self { tls, tls_of_others, asks_certificates, tokens, keys })
     }
 
     /// Returns true if connections are encrypted.
@@ -170,7 +185,13 @@ impl Credentials {
     /// Returns true if callers must authenticate.
     #[must_use]
     pub fn asks(&self) -> bool {
-        self.asks_certificates || !self.tokens.is_empty()
+        self.asks_certificates || self.asks_bearer()
+    }
+
+    /// Returns true if a token or key is accepted as proof.
+    #[must_use]
+    pub fn asks_bearer(&self) -> bool {
+        !self.tokens.is_empty() || self.keys.is_some()
     }
 
     /// Returns true if a client certificate is accepted as proof.
@@ -183,6 +204,34 @@ impl Credentials {
     #[must_use]
     pub fn tokens(&self) -> &Tokens {
         &self.tokens
+    }
+
+    /// The known keys; `None` if there is no file of keys.
+    #[must_use]
+    pub fn keys(&self) -> Option<&Keys> {
+        self.keys.as_ref()
+    }
+
+    /// The holder of a bearer credential: a token, or `ID.SECRET` of a key. `now_s` returns the second of the Unix epoch.
+    ///
+    /// # Errors
+    /// [`NoKey`].
+    pub fn find_bearer(&self, shown: &[u8], now_s: impl FnOnce() -> u64) -> Result<Known, NoKey> {
+        let of_key = self.keys.as_ref().map_or(Err(NoKey::Unknown), |keys| keys.find_joined(shown, now_s));
+        match of_key {
+            Err(NoKey::Unknown) => self.tokens.find(shown).map(Known::from).ok_or(NoKey::Unknown),
+            known => known,
+        }
+    }
+
+    /// The holder of a certificate that TLS has verified: it may do everything, unless a key names the certificate.
+    ///
+    /// # Errors
+    /// [`NoKey::Expired`] if that key has expired.
+    pub fn find_certificate(&self, name: &Arc<str>, now_s: impl FnOnce() -> u64) -> Result<Known, NoKey> {
+        let named = self.keys.as_ref().and_then(|keys| keys.find_certificate(name, now_s));
+        let unrestricted = || Principal::unrestricted(PrincipalId::Certificate(Arc::clone(name)));
+        named.unwrap_or_else(|| Ok(unrestricted().into()))
     }
 }
 
@@ -228,6 +277,8 @@ pub struct Security(Arc<InForce>);
 #[derive(Default)]
 struct InForce {
     credentials: ArcSwap<Credentials>,
+    /// The number of replacements. A reader that sees the count of one also sees its credentials.
+    replacements: AtomicU64,
     /// Notified after a replacement.
     changes: watch::Sender<()>,
 }
@@ -237,15 +288,24 @@ impl Security {
     #[must_use]
     pub fn new(credentials: Credentials) -> Self {
         let credentials = ArcSwap::from_pointee(credentials);
-        Self(Arc::new(InForce { credentials, changes: watch::Sender::default() }))
+        Self(Arc::new(InForce { credentials, ..InForce::default() }))
     }
 
-    /// Replaces the credentials: for new connections, and, for tokens, for the next request of open ones; a stream whose token
-    /// is no longer known is closed at once. A certificate counts while its connection is open, and not after the end of its
+    /// Replaces the credentials: for new connections, and, for tokens and keys, for the next request of open ones; a stream whose
+    /// token or key is no longer known is closed at once. A certificate counts while its connection is open, and not after the end of its
     /// validity.
     pub fn replace(&self, credentials: Credentials) {
         self.0.credentials.store(Arc::new(credentials));
+        // Pairs with `replacements`.
+        self.0.replacements.fetch_add(1, Ordering::Release);
         self.0.changes.send_replace(());
+    }
+
+    /// The number of replacements so far: while it does not change, the credentials are the same.
+    #[must_use]
+    pub fn replacements(&self) -> u64 {
+        // Pairs with `replace`.
+        self.0.replacements.load(Ordering::Acquire)
     }
 
     /// Notifies of every change from now on.
@@ -300,14 +360,16 @@ impl std::fmt::Debug for Security {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::access::{Action, KeyFile, may};
 
     const LONG: &str = "0123456789abcdef";
 
     #[test]
     fn tokens_are_lines() {
         let tokens = Tokens::parse(format!("# old\n{LONG}1\r\n\n  {LONG}2  \n").as_bytes()).unwrap();
-        let find = |given: &str| tokens.find(given.as_bytes()).map(|(number, _)| number);
-        assert_eq!((find(&format!("{LONG}1")), find(&format!("{LONG}2"))), (Some(1), Some(2)));
+        let find = |given: &str| tokens.find(given.as_bytes()).map(|holder| holder.identity().clone());
+        let of_token = |number| Some(PrincipalId::Token(number));
+        assert_eq!((find(&format!("{LONG}1")), find(&format!("{LONG}2"))), (of_token(1), of_token(2)));
         for wrong in ["", LONG, &format!("{LONG}3"), &format!("{LONG}11"), "# old"] {
             assert_eq!(find(wrong), None, "{wrong}");
         }
@@ -321,10 +383,11 @@ mod tests {
     fn token_line_lists_rights() {
         let text = format!("{LONG}1\n{LONG}2 read-only\n{LONG}3\t bucket=films,read-only \r\n");
         let tokens = Tokens::parse(text.as_bytes()).unwrap();
-        let rights = |number: &str| tokens.find(format!("{LONG}{number}").as_bytes()).unwrap().1;
-        assert!(rights("1").is_everything());
-        assert!(rights("2").allow_write("films").is_err() && rights("2").allow_read("maps").is_ok());
-        assert!(rights("3").allow_read("films").is_ok() && rights("3").allow_read("maps").is_err());
+        let holder = |number: &str| tokens.find(format!("{LONG}{number}").as_bytes()).unwrap();
+        let allowed = |number, action, bucket| may(&holder(number), action, bucket, b"k").is_ok();
+        assert!(holder("1").is_unrestricted());
+        assert!(!allowed("2", Action::Write, "films") && allowed("2", Action::Read, "maps"));
+        assert!(allowed("3", Action::Read, "films") && !allowed("3", Action::Read, "maps"));
         assert_eq!(tokens.buckets().collect::<Vec<_>>(), ["films"]);
         // The rights are not part of the secret.
         assert!(tokens.find(format!("{LONG}2 read-only").as_bytes()).is_none());
@@ -335,6 +398,30 @@ mod tests {
         let twice =
             |words: &str| Tokens::parse(format!("{LONG} read-only\n{LONG} {words}\n").as_bytes()).is_ok();
         assert!(twice("read-only") && !twice("") && !twice("bucket=films"));
+    }
+
+    /// A file of keys without keys lets nobody in, and no file asks for nothing.
+    #[test]
+    fn an_empty_file_of_keys_asks() {
+        let none = Credentials::default();
+        assert!(!none.asks() && none.find_bearer(b"a.b", || 0).is_err());
+        let empty = Credentials::with_keys(None, Tokens::default(), Some(Keys::default())).unwrap();
+        assert!(empty.asks() && empty.find_bearer(b"a.b", || 0) == Err(NoKey::Unknown));
+    }
+
+    #[test]
+    fn a_key_and_a_token_are_bearer_credentials() {
+        let mut file = KeyFile::default();
+        let entry = file.create(None, vec!["read b".into()], 0, None).unwrap();
+        let shown = format!("{}.{}", entry.id, entry.secret.clone().unwrap());
+        let id = PrincipalId::Key(entry.id.as_str().into());
+        let tokens = Tokens::parse(format!("{LONG}.1\n").as_bytes()).unwrap();
+        let credentials = Credentials::with_keys(None, tokens, Some(file.keys().unwrap())).unwrap();
+        let find = |shown: &str| {
+            credentials.find_bearer(shown.as_bytes(), || 0).map(|known| known.principal.identity().clone())
+        };
+        assert_eq!((find(&shown), find(&format!("{LONG}.1"))), (Ok(id), Ok(PrincipalId::Token(1))));
+        assert_eq!(find(&shown[1..]), Err(NoKey::Unknown));
     }
 
     #[test]

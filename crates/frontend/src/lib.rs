@@ -2,17 +2,17 @@
 //!
 //! [`listen_on_all`] takes the addresses of a name, and refuses an address that other machines reach if callers need not
 //! authenticate. [`Admission`] bounds the connections, and prefers those with credentials. [`Security`] holds the current
-//! credentials, with the [`Rights`] of each token, and `certificate` reads the name and validity in a peer's certificate.
+//! credentials, and [`access`] decides what their holders may do. `certificate` reads the name and validity in a peer's certificate.
 //! [`MinRate`] is the minimum rate at which a peer sends the rest of a request.
 //!
 //! Nothing here knows the store, or runs a task.
 
+pub mod access;
 mod admission;
 mod certificate;
 mod credentials;
 mod listen;
 mod min_rate;
-mod rights;
 
 pub use admission::{Admission, Admitted, Connection};
 pub use certificate::{name_of, rest_of_life};
@@ -22,4 +22,3 @@ pub use credentials::{
 };
 pub use listen::{BACKLOG, ListenError, Listeners, listen, listen_on_all};
 pub use min_rate::{MinRate, Received, TooSlow};
-pub use rights::{BUCKETS_OF_TOKEN_MAX, NotAllowed, Rights};

@@ -5,7 +5,7 @@ use shoal_api::v1::failure::{Kind, Rule};
 use shoal_api::{Code, Described, v1};
 use shoal_base::limits::VALUE_BYTES_SINGLE_MAX;
 use shoal_engine::{Error, Lsn, ObjectKey, RejectRules};
-use shoal_frontend::{NotAllowed, TooSlow};
+use shoal_frontend::{TooSlow, access};
 use shoal_http::NoRoom;
 use tonic::Status;
 
@@ -173,10 +173,10 @@ impl Failure {
     }
 }
 
-/// The caller's rights do not cover its request.
-impl From<NotAllowed> for Failure {
-    fn from(not_allowed: NotAllowed) -> Self {
-        Self::denied(not_allowed.to_string())
+/// The caller has no grant for its request.
+impl From<access::NotAllowed> for Failure {
+    fn from(denied: access::NotAllowed) -> Self {
+        Self::denied(denied.to_string())
     }
 }
 

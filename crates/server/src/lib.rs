@@ -25,10 +25,13 @@ mod testing;
 mod timing;
 mod wire;
 
-pub use auth::{Authenticated, Caller, Denied, Gate, Principal};
+pub use auth::{Authenticated, Caller, Denied, Gate};
 pub use listen::{ServeError, Server};
 pub use operations::report::ReportSource;
 pub use options::ServerOptions;
+pub use shoal_frontend::access::{
+    KeyEntry, KeyFile, Keys, Principal, PrincipalId, ROTATION_OVERLAP, seconds_of,
+};
 pub use shoal_frontend::{
     BadCredentials, Credentials, ListenError, MinRate, Security, TOKEN_BYTES_MAX, TOKEN_BYTES_MIN,
     TOKENS_MAX, TlsPem, Tokens,

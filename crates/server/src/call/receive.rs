@@ -228,7 +228,7 @@ pub(crate) fn receive_for_test(store: &Store, mut body: impl FrameBody, method: 
     let permit = crate::testing::calls::permit(1 << 20);
     let place = |key: &[u8], bytes| {
         let frames = permit.take_frames(bytes)?;
-        Some((place_value(&admitted, "b", key, bytes)?, frames))
+        Some((place_value::<v1::Put>(&admitted, "b", key, bytes)?, frames))
     };
     match method {
         0 => block_on(async {
@@ -298,7 +298,7 @@ mod tests {
         let (admitted, permit) = (admitted(store, ()), permit(1 << 20));
         let place = |request: &v1::PutRequest, bytes: usize| {
             let frames = permit.take_frames(bytes)?;
-            Some((place_value(&admitted, &request.bucket, &request.key, bytes)?, frames))
+            Some((place_value::<v1::Put>(&admitted, &request.bucket, &request.key, bytes)?, frames))
         };
         let mut body = Frames(frames.into_iter());
         let request = block_on(receive_to_store::<v1::Put>(&mut body, place))?;

@@ -15,7 +15,7 @@ use super::unary::{encode, respond_one};
 use super::with_value::{Valued, WithValue};
 use super::{Call, HttpResponse, refuse};
 use crate::answer::body::ResponseBody;
-use crate::auth::Authenticated;
+use crate::auth::{Authenticated, Guarded};
 use crate::failure::Failure;
 
 /// The longest message of a stream of a caller, in bytes: a chunk or a header, and framing.
@@ -32,7 +32,7 @@ pub(crate) struct StreamLimits {
 
 /// Answers a method that streams both ways with `operation`, which returns messages with their prefixes. Its caller may be silent for any
 /// time.
-pub(crate) fn bidirectional<S>(
+pub(crate) fn bidirectional<M: Guarded, S>(
     call: Call,
     limits: StreamLimits,
     operation: impl FnOnce(Authenticated<Messages<RequestBody>>) -> S,
@@ -49,7 +49,7 @@ where
 }
 
 /// Answers a client-streaming method with `operation`.
-pub(crate) async fn client_streaming<M: ClientStreaming, F>(
+pub(crate) async fn client_streaming<M: ClientStreaming + Guarded, F>(
     call: Call,
     limits: StreamLimits,
     operation: impl FnOnce(Authenticated<Messages<RequestBody>>) -> F,

@@ -18,7 +18,7 @@ use super::receive::{Value, receive, receive_end, receive_message, receive_to_st
 use super::with_value::{Valued, WithValue};
 use super::{Call, HttpResponse, refuse};
 use crate::answer::body::ResponseBody;
-use crate::auth::Authenticated;
+use crate::auth::{Authenticated, Guarded};
 use crate::failure::Failure;
 use crate::wire::{into_contiguous, put_prefix};
 
@@ -118,7 +118,7 @@ where
 
 /// Answers `call`, whose message and answer have many parts, with `operation`. The operation parses the message and assembles the answer,
 /// without a structure for each part.
-pub(crate) async fn whole<F>(
+pub(crate) async fn whole<M: Guarded, F>(
     call: Call,
     has_written: bool,
     operation: impl FnOnce(Authenticated<Bytes>) -> F,

@@ -1,10 +1,12 @@
 //! Messages with a separate value, and the methods that have such messages.
 
-use shoal_api::{Method, key_value, v1};
+use shoal_api::{key_value, v1};
 use shoal_buffer::Buffer;
 
+use crate::auth::Guarded;
+
 /// A method with one request, and the places of its values.
-pub(crate) trait Valued: Method {
+pub(crate) trait Valued: Guarded {
     /// The number of the value's field in a request; `None` if it has none.
     const VALUE_IN: Option<u32>;
     /// The same of an answer. It is the last field.

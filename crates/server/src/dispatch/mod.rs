@@ -7,6 +7,7 @@
 //!   generators in `clients/` write theirs;
 //! - `crates/server/src/operations/value_stream.rs`: the method, in a file of `operations`;
 //! - `crates/server/src/dispatch/mod.rs`: its route, and [`is_stream`] if its caller decides how long it takes;
+//! - `crates/server/src/auth/methods.rs`: the actions that its caller needs a grant for;
 //! - `crates/server/src/call/with_value.rs`: the fields with values, and whether it writes;
 //! - `crates/server/src/timing.rs`: the metrics' operation;
 //! - `crates/server/tests/serve/rights.rs`: callers with too few rights;
@@ -210,7 +211,7 @@ impl Dispatch {
             tracing::warn!(peer = %peer.address, "refused: {denied}");
             match denied {
                 Denied::Address(_) => Failure::denied(denied.to_string()),
-                Denied::Missing { .. } | Denied::Unknown | Denied::OtherRights => {
+                Denied::Missing { .. } | Denied::Unknown | Denied::Expired | Denied::OtherRights => {
                     Failure::unauthenticated(denied.to_string())
                 }
             }
@@ -223,9 +224,9 @@ impl Dispatch {
         peer.set_authenticated();
         let revoked = is_stream(path.path()).then(|| {
             let certificate = peer.certificate.clone();
-            let rights = admitted.rights().cloned();
-            Shown { gate: self.gate.clone(), rights, address: peer.address.ip(), certificate, authorization }
-                .revoked()
+            let principal = admitted.principal().clone();
+            let address = peer.address.ip();
+            Shown { gate: self.gate.clone(), principal, address, certificate, authorization }.revoked()
         });
         let call = Call { request: admitted.with_request_id(request_id), flow, permit };
         Ok(Either::Right(async move { Ok(self.route_watched(path.path(), call, revoked, peer).await) }))
@@ -264,7 +265,11 @@ impl Dispatch {
                 let timer = StreamTimer::new(Arc::clone(&self.metrics), peer.address);
                 let operations =
                     |request| operation_stream::run(request, permit, self.draining.clone(), revoked, timer);
-                let answer = streams::bidirectional(call, limits(OPERATIONS_MESSAGE_BYTES_MAX), operations);
+                let answer = streams::bidirectional::<v1::Operations, _>(
+                    call,
+                    limits(OPERATIONS_MESSAGE_BYTES_MAX),
+                    operations,
+                );
                 std::future::ready(answer).boxed()
             }
             _ => {
@@ -286,7 +291,7 @@ impl Dispatch {
             v1::Delete::PATH => unary::<v1::Delete, _, _>(call, delete::delete).boxed(),
             kv::Create::PATH => {
                 let place = |admitted: &_, request: &kv::CreateRequest, value_bytes| {
-                    put::place_value(admitted, bucket, &request.key, value_bytes)
+                    put::place_value::<kv::Create>(admitted, bucket, &request.key, value_bytes)
                 };
                 storing::<kv::Create, _, _>(call, place, |request| key_value::create(request, bucket)).boxed()
             }
@@ -296,18 +301,20 @@ impl Dispatch {
             }
             kv::Update::PATH => {
                 let place = |admitted: &_, request: &kv::UpdateRequest, value_bytes| {
-                    put::place_value(admitted, bucket, &request.key, value_bytes)
+                    put::place_value::<kv::Update>(admitted, bucket, &request.key, value_bytes)
                 };
                 storing::<kv::Update, _, _>(call, place, |request| key_value::update(request, bucket)).boxed()
             }
             kv::Delete::PATH => {
                 unary::<kv::Delete, _, _>(call, |request| key_value::delete(request, bucket)).boxed()
             }
-            v1::List::PATH => whole(call, false, list::list).boxed(),
+            v1::List::PATH => whole::<v1::List, _>(call, false, list::list).boxed(),
             v1::ListBuckets::PATH => unary::<v1::ListBuckets, _, _>(call, buckets::list_buckets).boxed(),
-            v1::MultiGet::PATH => whole(call, false, multi_get::multi_get).boxed(),
-            v1::MultiPut::PATH => whole(call, true, multi_put::multi_put).boxed(),
-            v1::MultiDelete::PATH => whole(call, true, multi_delete::multi_delete).boxed(),
+            v1::MultiGet::PATH => whole::<v1::MultiGet, _>(call, false, multi_get::multi_get).boxed(),
+            v1::MultiPut::PATH => whole::<v1::MultiPut, _>(call, true, multi_put::multi_put).boxed(),
+            v1::MultiDelete::PATH => {
+                whole::<v1::MultiDelete, _>(call, true, multi_delete::multi_delete).boxed()
+            }
             v1::GetStream::PATH => {
                 server_streaming::<v1::GetStream, _, _, _>(call, value_stream::get_stream).boxed()
             }

@@ -26,7 +26,7 @@ pub(crate) async fn backup(
     permits: &Arc<Semaphore>,
 ) -> Result<impl Stream<Item = Result<v1::BackupResponse, Failure>> + Send + 'static, Failure> {
     let (request, admitted) = request.take();
-    let store = admitted.to_read_all()?;
+    let store = admitted.to_whole_store::<v1::Backup>()?;
     let since = request.since.map(last_backup).transpose()?;
     let busy = |_| Failure::busy("two other backups are running");
     let permit = Arc::clone(permits).try_acquire_owned().map_err(busy)?;

@@ -211,6 +211,11 @@ impl<E: Extra> Batch<E> {
         self.bucket()?.key(self.bytes(&item.key)).map_err(|error| Failure::of(&error))
     }
 
+    /// The keys of all items, unchecked.
+    pub(super) fn key_bytes(&self) -> impl Iterator<Item = &[u8]> {
+        self.items.iter().map(|item| self.bytes(&item.key))
+    }
+
     /// The value of an item.
     pub(super) fn value(&self, item: &Item<E>) -> &[u8] {
         self.bytes(&item.value)

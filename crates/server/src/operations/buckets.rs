@@ -13,7 +13,7 @@ pub(crate) async fn list_buckets(
     if !message.start_after.is_empty() {
         check_bucket(&message.start_after).map_err(|error| Failure::of(&error))?;
     }
-    let store = admitted.to_read_all()?;
+    let store = admitted.to_whole_store::<v1::ListBuckets>()?;
     let page = store.buckets(&message.start_after, message.page_size as usize).await;
     let BucketPage { names: buckets, is_cut: more, damaged } = page.map_err(|error| Failure::of(&error))?;
     Ok(v1::ListBucketsResponse { buckets, more, damaged })

@@ -21,7 +21,7 @@ pub(crate) fn free_space(
     permits: &Arc<Semaphore>,
 ) -> Result<impl Stream<Item = Result<v1::FreeSpaceResponse, Failure>> + Send + 'static, Failure> {
     let (_, admitted) = request.take();
-    let store = admitted.to_read_all()?;
+    let store = admitted.to_whole_store::<v1::FreeSpace>()?;
     let busy = |_| Failure::busy("the free runs are being read by another caller");
     let permit = Arc::clone(permits).try_acquire_owned().map_err(busy)?;
     let runs = store.free_space();

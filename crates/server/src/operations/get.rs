@@ -22,7 +22,7 @@ pub(crate) async fn get(
     let range = convert::range(message.range);
     let bytes_max = message.value_bytes_max.unwrap_or(VALUE_BYTES_SINGLE_MAX).min(VALUE_BYTES_SINGLE_MAX);
     let range_read = convert::capped(range, bytes_max);
-    let object = read(admitted.to_read(key.bucket())?, &key, range_read, &permit).await?;
+    let object = read(admitted.to::<v1::Get>(key.bucket(), key.key())?, &key, range_read, &permit).await?;
     let object = object.ok_or_else(|| Failure::not_found(&key))?;
     check_version(&object.info, message.version)?;
     let wanted = range.within(object.info.bytes).1;

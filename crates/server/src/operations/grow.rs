@@ -11,7 +11,7 @@ use crate::failure::Failure;
 /// The growth is complete when the answer goes out. A caller that disconnects does not stop it.
 pub(crate) async fn grow(request: Authenticated<v1::GrowRequest>) -> Result<v1::GrowResponse, Failure> {
     let (message, admitted) = request.take();
-    let store = admitted.to_administer()?.clone();
+    let store = admitted.to_whole_store::<v1::Grow>()?.clone();
     let blocks = message.bytes.map(|bytes| bytes / BLOCK_BYTES_U64);
     if let Some(blocks) = blocks.filter(|_| !message.force) {
         check_room(&store, blocks)?;

@@ -8,15 +8,15 @@
 use std::sync::Arc;
 
 use shoal_api::key_value::{
-    CreateRequest, CreateResponse, DeleteRequest, DeleteResponse, RetrieveRequest, RetrieveResponse,
-    UpdateRequest, UpdateResponse,
+    Create, CreateRequest, CreateResponse, Delete, DeleteRequest, DeleteResponse, Retrieve, RetrieveRequest,
+    RetrieveResponse, Update, UpdateRequest, UpdateResponse,
 };
 use shoal_engine::{ByteRange, Error, ObjectKey, PutOptions, RejectRules};
 use shoal_http::MemoryPermit;
 
 use super::get::read;
 use super::put::put_once;
-use crate::auth::Authenticated;
+use crate::auth::{Authenticated, Guarded};
 use crate::call::receive::Value;
 use crate::call::with_value::WithValue;
 use crate::convert;
@@ -29,7 +29,7 @@ pub(crate) async fn create(
     let (WithValue { message, value }, admitted) = request.take();
     let key = convert::object_key(bucket, &message.key)?;
     let rules = RejectRules { if_exists: true, ..RejectRules::default() };
-    match write(&admitted, &key, value, rules).await? {
+    match write::<Create>(&admitted, &key, value, rules).await? {
         Ok(()) => Ok(CreateResponse {}.into()),
         Err(failure) => Err(failure.already_exists(&key)),
     }
@@ -42,7 +42,8 @@ pub(crate) async fn retrieve(
 ) -> Result<WithValue<RetrieveResponse>, Failure> {
     let (message, admitted) = request.take();
     let key = convert::object_key(bucket, &message.key)?;
-    let object = read(admitted.to_read(key.bucket())?, &key, ByteRange::ALL, &permit).await?;
+    let object =
+        read(admitted.to::<Retrieve>(key.bucket(), key.key())?, &key, ByteRange::ALL, &permit).await?;
     let object = object.ok_or_else(|| Failure::not_found(&key))?;
     Ok(WithValue { message: RetrieveResponse::default(), value: Some(Box::new(object.value)) })
 }
@@ -54,7 +55,7 @@ pub(crate) async fn update(
     let (WithValue { message, value }, admitted) = request.take();
     let key = convert::object_key(bucket, &message.key)?;
     let rules = RejectRules { if_missing: true, ..RejectRules::default() };
-    match write(&admitted, &key, value, rules).await? {
+    match write::<Update>(&admitted, &key, value, rules).await? {
         Ok(()) => Ok(UpdateResponse {}.into()),
         Err(_) => Err(Failure::not_found(&key)),
     }
@@ -66,19 +67,19 @@ pub(crate) async fn delete(
 ) -> Result<WithValue<DeleteResponse>, Failure> {
     let (message, admitted) = request.take();
     let key = convert::object_key(bucket, &message.key)?;
-    super::delete::remove(&admitted, &key, RejectRules::default()).await?;
+    super::delete::remove::<Delete>(&admitted, &key, RejectRules::default()).await?;
     Ok(DeleteResponse {}.into())
 }
 
 /// Stores `value`; a rejection by the rules is separate from other errors.
-async fn write(
+async fn write<M: Guarded>(
     admitted: &Authenticated<()>,
     key: &ObjectKey,
     value: Value,
     rules: RejectRules,
 ) -> Result<Result<(), Failure>, Failure> {
     let options = PutOptions { rules, ..PutOptions::default() };
-    let store = admitted.to_write(key.bucket())?;
+    let store = admitted.to::<M>(key.bucket(), key.key())?;
     match put_once(store, admitted.request_id(), key, value, options).await {
         Ok(_) => Ok(Ok(())),
         Err(error @ Error::ConditionFailed { .. }) => Ok(Err(Failure::of_write(&error, &rules))),

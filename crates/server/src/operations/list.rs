@@ -27,7 +27,7 @@ const INFO: u32 = 2;
 pub(crate) async fn list(request: Authenticated<Bytes>) -> Result<Box<Buffer>, Failure> {
     let (message, admitted) = request.take();
     let request = list_request(v1::ListRequest::decode(message).map_err(fields::not_protobuf)?)?;
-    let store = admitted.to_read(&request.bucket)?;
+    let store = admitted.to::<v1::List>(&request.bucket, &request.prefix)?;
     let mut answer = Answer { message: Vec::new(), bytes_max: ENTRIES_BYTES_MAX };
     let page = store.list_into(&request, &mut answer).await.map_err(|error| Failure::of(&error))?;
     // The fields that follow the entries.

@@ -18,7 +18,7 @@ const RESULT_BYTES_GUESS: usize = 16;
 pub(crate) async fn multi_delete(request: Authenticated<Bytes>) -> Result<Box<Buffer>, Failure> {
     let (message, admitted) = request.take();
     let batch = Batch::of(message)?;
-    let store = admitted.to_write(batch.bucket_name()?)?;
+    let store = admitted.to_each::<v1::MultiDelete>(batch.bucket_name()?, batch.key_bytes())?;
     if admitted.request_id().is_some() {
         return Err(Failure::invalid(
             "several deletes cannot have one request id: each is a separate write; send them one by one, or by Operations",

@@ -29,7 +29,7 @@ const RESULT_BYTES_GUESS: usize = 160;
 pub(crate) async fn multi_get(request: Authenticated<Bytes>) -> Result<Box<Buffer>, Failure> {
     let (message, admitted) = request.take();
     let batch = Batch::of(message)?;
-    let store = admitted.to_read(batch.bucket_name()?)?;
+    let store = admitted.to_each::<v1::MultiGet>(batch.bucket_name()?, batch.key_bytes())?;
     let mut answer = Answer::new(batch.items.len());
     let mut rest = &batch.items[..];
     loop {

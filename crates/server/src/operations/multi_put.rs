@@ -27,7 +27,7 @@ const RESULT_BYTES_GUESS: usize = 12;
 pub(crate) async fn multi_put(request: Authenticated<Bytes>) -> Result<Box<Buffer>, Failure> {
     let (message, admitted) = request.take();
     let batch = Batch::of(message)?;
-    let store = admitted.to_write(batch.bucket_name()?)?;
+    let store = admitted.to_each::<v1::MultiPut>(batch.bucket_name()?, batch.key_bytes())?;
     // A request that is not protobuf fails before any of it is executed.
     batch.items.iter().filter(|item| item.says_more).try_for_each(|item| whole(&batch, item).map(drop))?;
     if batch.is_atomic {

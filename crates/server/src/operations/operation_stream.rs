@@ -295,7 +295,7 @@ impl<B: FrameBody> Operations<B> {
         let Ok(key) = batch.key(item) else { return begin };
         match item.extra.action {
             Action::Put => {
-                let Ok(store) = self.admitted.to_write(key.bucket()) else { return begin };
+                let Ok(store) = self.admitted.to_operate(Action::Put, &key) else { return begin };
                 let Some(pending) = store.try_write(&[(&key, batch.value(item))]) else { return begin };
                 let held = OperationShare::of(item, self.timer.message_ns);
                 self.held_bytes += held.bytes;
@@ -372,10 +372,7 @@ impl<B: FrameBody> Operations<B> {
     ) -> Result<(Store, ObjectKey, v1::Operation), Failure> {
         let key = batch.key(item)?;
         let operation: v1::Operation = batch.whole_apart(item)?;
-        let store = match operation.action() {
-            Action::Put | Action::Delete => self.admitted.to_write(key.bucket())?,
-            Action::Get | Action::Head | Action::Unspecified => self.admitted.to_read(key.bucket())?,
-        };
+        let store = self.admitted.to_operate(operation.action(), &key)?;
         Ok((store.clone(), key, operation))
     }
 

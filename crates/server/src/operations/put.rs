@@ -8,7 +8,7 @@ use shoal_engine::{
 };
 use shoal_metrics::{Stage, mark};
 
-use crate::auth::Authenticated;
+use crate::auth::{Authenticated, Guarded};
 use crate::call::receive::Value;
 use crate::call::with_value::WithValue;
 use crate::convert;
@@ -28,7 +28,7 @@ pub(crate) async fn put(
     if message.return_existing {
         return create_or_get(&admitted, &key, value.into_buffer(), options).await;
     }
-    let store = admitted.to_write(key.bucket())?;
+    let store = admitted.to::<v1::Put>(key.bucket(), key.key())?;
     match put_once(store, admitted.request_id(), &key, value, options).await {
         Ok(done) => Ok(v1::PutResponse { version: done.version.0, ..Default::default() }.into()),
         Err(error) => Err(Failure::of_write(&error, &rules)),
@@ -45,11 +45,11 @@ pub(crate) fn place(
     if request.return_existing {
         return None;
     }
-    place_value(admitted, &request.bucket, &request.key, value_bytes)
+    place_value::<v1::Put>(admitted, &request.bucket, &request.key, value_bytes)
 }
 
 /// The same for a value of `key`. A caller that may not write, and an invalid key, get none: the put itself reports the error.
-pub(crate) fn place_value(
+pub(crate) fn place_value<M: Guarded>(
     admitted: &Authenticated<()>,
     bucket: &str,
     key: &[u8],
@@ -60,7 +60,7 @@ pub(crate) fn place_value(
         return None;
     }
     let key = convert::object_key(bucket, key).ok()?;
-    admitted.to_write(key.bucket()).ok()?.receive_buffer(&key, value_bytes)
+    admitted.to::<M>(key.bucket(), key.key()).ok()?.receive_buffer(&key, value_bytes)
 }
 
 /// Stores `value`; once if the request has a request id.
@@ -95,7 +95,9 @@ async fn create_or_get(
     if rules != (RejectRules { if_exists: true, ..RejectRules::default() }) {
         return Err(Failure::invalid("return_existing requires the rule if_exists and no other"));
     }
-    let store = admitted.to_write(key.bucket())?;
+    let store = admitted.to::<v1::Put>(key.bucket(), key.key())?;
+    // The answer may be the object that exists.
+    admitted.to::<v1::Get>(key.bucket(), key.key())?;
     // A clone of the value shares its memory: keeping it for another attempt copies little.
     let mut refused = Failure::busy("the object is created and deleted too often");
     for _ in 0..ATTEMPTS_MAX {

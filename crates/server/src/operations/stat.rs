@@ -36,7 +36,7 @@ pub(crate) fn stat(
     server: &ServerFigures<'_>,
 ) -> Result<v1::StatResponse, Failure> {
     let ServerFigures { counters, capacity, metrics } = server;
-    let opened = request.to_read_all()?;
+    let opened = request.to_whole_store::<v1::Stat>()?;
     let (store, usage, refused) = (opened.stat(), capacity.usage(), capacity.flow().refused());
     let engine = store.figures().into_iter().map(|(name, unit, value)| figure(name, unit, value));
     Ok(v1::StatResponse {

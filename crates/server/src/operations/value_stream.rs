@@ -38,7 +38,7 @@ pub(crate) async fn put_stream(
     let options = convert::put_options(header.rules, header.metadata, header.modified_ns, end)?;
     let rules = options.rules;
     let failed = |error: Error| Failure::of_write(&error, &rules);
-    let store = admitted.to_write(key.bucket())?;
+    let store = admitted.to::<v1::PutStream>(key.bucket(), key.key())?;
     let mut value = store.put_stream(&key, options).map_err(failed)?.with_request_id(admitted.request_id());
     // Nothing is interrupted once the end message has arrived: then the object is stored.
     let announced = tokio::select! {
@@ -104,7 +104,10 @@ pub(crate) async fn get_stream(
 ) -> Result<impl Stream<Item = Result<WithValue<v1::GetStreamResponse>, Failure>> + Send + 'static, Failure> {
     let (message, admitted) = request.take();
     let key = convert::object_key(&message.bucket, &message.key)?;
-    let value = admitted.to_read(key.bucket())?.get_stream(&key, convert::range(message.range)).await;
+    let value = admitted
+        .to::<v1::GetStream>(key.bucket(), key.key())?
+        .get_stream(&key, convert::range(message.range))
+        .await;
     let value = value.map_err(|error| Failure::of(&error))?.ok_or_else(|| Failure::not_found(&key))?;
     check_version(value.info(), message.version)?;
     let info = Some(convert::info(value.info()));

@@ -13,7 +13,7 @@ pub(crate) async fn write_batch(
     admitted: &Authenticated<()>,
     batch: &Batch<()>,
 ) -> Result<Vec<v1::MultiPutResult>, Failure> {
-    let store = admitted.to_write(batch.bucket_name()?)?;
+    let store = admitted.to_each::<v1::MultiPut>(batch.bucket_name()?, batch.key_bytes())?;
     let mut puts = Vec::with_capacity(batch.items.len());
     for item in &batch.items {
         let key = batch.key(item)?;

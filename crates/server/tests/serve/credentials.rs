@@ -19,7 +19,7 @@ use crate::support::{Running, with_token};
 const TOKEN: &str = "correct-horse-battery";
 const OTHER: &str = "incorrect-horse-battery";
 
-fn server_pem(root: &RootCertificate) -> TlsPem {
+pub(crate) fn server_pem(root: &RootCertificate) -> TlsPem {
     let (certificate, key) = root.server().pem();
     TlsPem { certificates: certificate.into(), key: key.into(), ..TlsPem::default() }
 }
@@ -35,7 +35,7 @@ async fn serve(tls: Option<&TlsPem>, tokens: Tokens) -> (Running, Security) {
 }
 
 /// A channel to `server` that trusts `root`, and shows `identity`.
-async fn channel(
+pub(crate) async fn channel(
     server: &Running,
     root: &RootCertificate,
     identity: Option<&(String, String)>,

@@ -6,15 +6,27 @@
 //! If credentials are in force, a caller shows one: a token, or a certificate that TLS has verified. An unknown token is refused, even with
 //! other credentials beside it. Without credentials in force, callers on this machine are let in, others only if the operator allows it.
 //!
-//! An admitted request has the rights of its token; without a token, all rights. It grants the store only for a named purpose
-//! ([`Authenticated::to_read`] and the others), so a handler cannot omit the check of its rights either.
+//! An admitted request has the grants of its credential. It gives the store only to a method, for a bucket and its keys
+//! ([`Authenticated::to`] and the others), and a method has its actions in `methods.rs`. So a handler cannot omit that check either.
+
+mod methods;
 
 use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::time::Duration;
 
+use shoal_api::{AwakeSleep, v1};
+use shoal_base::{Clock, SystemClock};
 use shoal_engine::{Lookup, ObjectKey, RequestId, ShortObject, Store, TryGet, Waiting};
-use shoal_frontend::{NotAllowed, Rights, Security};
+use shoal_frontend::Security;
+use shoal_frontend::access::{self, ALL_KEYS, Action, Actions, Known, NoKey, Principal, PrincipalId};
+
+pub(crate) use self::methods::Guarded;
+use self::methods::actions_of;
+
+/// A stream looks at the end of its caller's key this often: the wall clock may be set.
+const EXPIRY_CHECK_MAX: Duration = Duration::from_secs(60);
 
 /// The sender of a request, as it presents itself, unverified.
 #[derive(Clone, Copy, Debug)]
@@ -27,18 +39,6 @@ pub struct Caller<'a> {
     pub authorization: Option<&'a [u8]>,
 }
 
-/// The party for which a request is executed.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Principal {
-    /// A caller that is let in without credentials.
-    Local,
-    /// The holder of the token of this number, from 1.
-    Token(usize),
-    /// The name in the certificate.
-    Certificate(Arc<str>),
-}
-
 /// The caller may not do this.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Denied {
@@ -48,24 +48,36 @@ pub enum Denied {
     /// It showed no credentials.
     #[error("the call has no credentials: the server requires {}", ways(*.token, *.certificate))]
     Missing {
-        /// A token would do.
+        /// A token or key would do.
         token: bool,
         /// A client certificate would do.
         certificate: bool,
     },
     /// It showed unknown credentials.
-    #[error("the token of the call is unknown")]
+    #[error("the token or key of the call is unknown")]
     Unknown,
-    /// The token's rights changed since the start of the call.
-    #[error("the token of the call has other rights now")]
+    /// It showed a key whose time is over.
+    #[error("the key of the call has expired")]
+    Expired,
+    /// The grants changed since the start of the call.
+    #[error("the token or key of the call has other rights now")]
     OtherRights,
+}
+
+impl From<NoKey> for Denied {
+    fn from(reason: NoKey) -> Self {
+        match reason {
+            NoKey::Unknown => Self::Unknown,
+            NoKey::Expired => Self::Expired,
+        }
+    }
 }
 
 /// The credentials that a caller may show: only the kinds that this server checks.
 fn ways(token: bool, certificate: bool) -> &'static str {
     match (token, certificate) {
-        (true, true) => "a token (authorization: Bearer ...) or a client certificate",
-        (_, false) => "a token (authorization: Bearer ...)",
+        (true, true) => "a token or key (authorization: Bearer ...) or a client certificate",
+        (_, false) => "a token or key (authorization: Bearer ...)",
         (false, true) => "a client certificate",
     }
 }
@@ -95,8 +107,8 @@ impl Gate {
     /// # Errors
     /// [`Denied`] if `caller` may not come in.
     pub fn admit<T>(&self, caller: Caller<'_>, request: T) -> Result<Authenticated<T>, Denied> {
-        let Identified { principal, rights } = self.shared.identify(caller)?;
-        Ok(Authenticated { shared: Arc::clone(&self.shared), principal, rights, request_id: None, request })
+        let Known { principal, .. } = self.shared.identify(caller)?;
+        Ok(Authenticated { shared: Arc::clone(&self.shared), principal, request_id: None, request })
     }
 
     /// Runs `work`; the writes that it queues reach the store's committer at once ([`Store::gather`]).
@@ -110,24 +122,11 @@ impl Gate {
     }
 }
 
-/// A caller that is let in, and its rights.
-struct Identified {
-    principal: Principal,
-    /// None: everything.
-    rights: Option<Arc<Rights>>,
-}
-
-impl From<Principal> for Identified {
-    fn from(principal: Principal) -> Self {
-        Self { principal, rights: None }
-    }
-}
-
 /// The credential that the caller of a stream showed: it is checked until the stream is over.
 pub(crate) struct Shown {
     pub(crate) gate: Gate,
-    /// The rights at the start of the stream.
-    pub(crate) rights: Option<Arc<Rights>>,
+    /// The caller at the start of the stream.
+    pub(crate) principal: Principal,
     pub(crate) address: IpAddr,
     pub(crate) certificate: Option<Arc<str>>,
     pub(crate) authorization: Option<http::HeaderValue>,
@@ -137,54 +136,79 @@ pub(crate) struct Shown {
 pub(crate) type Revoked = Pin<Box<dyn Future<Output = Denied> + Send>>;
 
 impl Shown {
-    /// Checks again whenever other credentials come into force.
+    /// Checks again whenever other credentials come into force, and at the end of the key.
     pub(crate) fn revoked(self) -> Revoked {
-        let shared = self.gate.shared;
-        let mut changes = shared.security.changes();
+        let mut changes = self.gate.shared.security.changes();
         Box::pin(async move {
             loop {
-                let caller = Caller {
-                    address: self.address,
-                    certificate: self.certificate.as_ref(),
-                    authorization: self.authorization.as_ref().map(http::HeaderValue::as_bytes),
-                };
-                match shared.identify(caller) {
-                    Ok(identified) if identified.rights == self.rights => {}
-                    Ok(_) => return Denied::OtherRights,
+                let until_s = match self.check() {
+                    Ok(until_s) => until_s,
                     Err(denied) => return denied,
-                }
-                if changes.changed().await.is_err() {
+                };
+                let changed = tokio::select! {
+                    changed = changes.changed() => changed,
+                    () = sleep_until(until_s) => Ok(()),
+                };
+                if changed.is_err() {
                     // No sender is left that could change them.
                     std::future::pending::<()>().await;
                 }
             }
         })
     }
+
+    /// The second from which the credential is not accepted.
+    ///
+    /// # Errors
+    /// [`Denied`] if it is not accepted any more, or has other grants.
+    fn check(&self) -> Result<Option<u64>, Denied> {
+        let known = self.gate.shared.identify(Caller {
+            address: self.address,
+            certificate: self.certificate.as_ref(),
+            authorization: self.authorization.as_ref().map(http::HeaderValue::as_bytes),
+        })?;
+        if known.principal.has_grants_of(&self.principal) {
+            Ok(known.until_s)
+        } else {
+            Err(Denied::OtherRights)
+        }
+    }
+}
+
+/// The second of the Unix epoch.
+fn now_s() -> u64 {
+    SystemClock::default().wall_ns() / 1_000_000_000
+}
+
+/// Completes at this second of the Unix epoch, or earlier; never without one.
+async fn sleep_until(until_s: Option<u64>) {
+    let Some(until_s) = until_s else { return std::future::pending().await };
+    let left = Duration::from_secs(until_s.saturating_sub(now_s()));
+    AwakeSleep::new(left.min(EXPIRY_CHECK_MAX)).await;
 }
 
 impl Shared {
-    fn identify(&self, caller: Caller<'_>) -> Result<Identified, Denied> {
+    fn identify(&self, caller: Caller<'_>) -> Result<Known, Denied> {
         self.security.with(|credentials| {
             if !credentials.asks() {
                 let is_let_in = self.insecure || caller.address.to_canonical().is_loopback();
                 return if is_let_in {
-                    Ok(Principal::Local.into())
+                    Ok(Principal::unrestricted(PrincipalId::Local).into())
                 } else {
                     Err(Denied::Address(caller.address))
                 };
             }
-            // If no tokens are known, only the certificate counts.
-            if let Some(authorization) = caller.authorization.filter(|_| !credentials.tokens().is_empty()) {
-                let found = bearer(authorization).and_then(|token| credentials.tokens().find(token));
-                let (number, rights) = found.ok_or(Denied::Unknown)?;
-                let rights = (!rights.is_everything()).then(|| Arc::clone(rights));
-                return Ok(Identified { principal: Principal::Token(number), rights });
+            // If no tokens and keys are known, only the certificate counts.
+            if let Some(authorization) = caller.authorization.filter(|_| credentials.asks_bearer()) {
+                let shown = bearer(authorization).ok_or(Denied::Unknown)?;
+                return Ok(credentials.find_bearer(shown, now_s)?);
             }
-            let certificate = caller.certificate.cloned().map(Principal::Certificate);
-            certificate.map(Identified::from).ok_or_else(|| Denied::Missing {
-                token: !credentials.tokens().is_empty(),
+            let missing = || Denied::Missing {
+                token: credentials.asks_bearer(),
                 certificate: credentials.asks_certificates(),
-            })
+            };
+            let certificate = caller.certificate.ok_or_else(missing)?;
+            Ok(credentials.find_certificate(certificate, now_s)?)
         })
     }
 }
@@ -199,8 +223,6 @@ fn bearer(authorization: &[u8]) -> Option<&[u8]> {
 pub struct Authenticated<T> {
     shared: Arc<Shared>,
     principal: Principal,
-    /// None: everything.
-    rights: Option<Arc<Rights>>,
     request_id: Option<RequestId>,
     request: T,
 }
@@ -215,15 +237,15 @@ impl<T> Authenticated<T> {
     /// The request, and the admission without it.
     #[must_use]
     pub fn take(self) -> (T, Authenticated<()>) {
-        let Self { shared, principal, rights, request_id, request } = self;
-        (request, Authenticated { shared, principal, rights, request_id, request: () })
+        let Self { shared, principal, request_id, request } = self;
+        (request, Authenticated { shared, principal, request_id, request: () })
     }
 
     /// The same admission for the decoded message of the request.
     #[must_use]
     pub fn with<U>(self, request: U) -> Authenticated<U> {
-        let Self { shared, principal, rights, request_id, .. } = self;
-        Authenticated { shared, principal, rights, request_id, request }
+        let Self { shared, principal, request_id, .. } = self;
+        Authenticated { shared, principal, request_id, request }
     }
 
     /// The same admission of a write that is executed only once.
@@ -238,47 +260,64 @@ impl<T> Authenticated<T> {
         self.request_id
     }
 
-    /// The rights of the caller; none: all.
-    pub(crate) fn rights(&self) -> Option<&Arc<Rights>> {
-        self.rights.as_ref()
-    }
-
-    /// The store, to read objects of `bucket`.
+    /// The store, for the method `M` on a key of `bucket`, or on all keys with a prefix.
     ///
     /// # Errors
-    /// [`NotAllowed`] if the caller may not.
-    pub fn to_read(&self, bucket: &str) -> Result<&Store, NotAllowed> {
-        self.allowed(|rights| rights.allow_read(bucket))
+    /// [`access::NotAllowed`] if the caller has no grant for that.
+    pub(crate) fn to<M: Guarded>(
+        &self,
+        bucket: &str,
+        key_or_prefix: &[u8],
+    ) -> Result<&Store, access::NotAllowed> {
+        self.allowed(M::ACTIONS, bucket, key_or_prefix)
     }
 
-    /// The store, to read and write objects of `bucket`.
+    /// The same for several keys of `bucket`: all of them, or none. Without keys, the caller needs a grant for the whole bucket.
     ///
     /// # Errors
-    /// [`NotAllowed`] if the caller may not.
-    pub fn to_write(&self, bucket: &str) -> Result<&Store, NotAllowed> {
-        self.allowed(|rights| rights.allow_write(bucket))
-    }
-
-    /// The store, to read everything in it: all buckets, figures, its space.
-    ///
-    /// # Errors
-    /// [`NotAllowed`] if the caller may not.
-    pub fn to_read_all(&self) -> Result<&Store, NotAllowed> {
-        self.allowed(Rights::allow_read_all)
-    }
-
-    /// The store, to change its operation.
-    ///
-    /// # Errors
-    /// [`NotAllowed`] if the caller may not.
-    pub fn to_administer(&self) -> Result<&Store, NotAllowed> {
-        self.allowed(Rights::allow_administration)
-    }
-
-    fn allowed(&self, allow: impl FnOnce(&Rights) -> Result<(), NotAllowed>) -> Result<&Store, NotAllowed> {
-        if let Some(rights) = &self.rights {
-            allow(rights)?;
+    /// As [`Self::to`].
+    pub(crate) fn to_each<'k, M: Guarded>(
+        &self,
+        bucket: &str,
+        keys: impl IntoIterator<Item = &'k [u8]>,
+    ) -> Result<&Store, access::NotAllowed> {
+        let of_bucket = self.allowed(M::ACTIONS, bucket, ALL_KEYS);
+        let mut keys = keys.into_iter().peekable();
+        if of_bucket.is_ok() || keys.peek().is_none() {
+            return of_bucket;
         }
+        keys.try_for_each(|key| self.allowed(M::ACTIONS, bucket, key).map(drop))?;
+        Ok(&self.shared.store)
+    }
+
+    /// The same for an operation of a stream.
+    ///
+    /// # Errors
+    /// As [`Self::to`].
+    pub(crate) fn to_operate(
+        &self,
+        operation: v1::operation::Action,
+        key: &ObjectKey,
+    ) -> Result<&Store, access::NotAllowed> {
+        self.allowed(actions_of(operation), key.bucket(), key.key())
+    }
+
+    /// The store, for the method `M`, which is about all of it.
+    ///
+    /// # Errors
+    /// As [`Self::to`].
+    pub(crate) fn to_whole_store<M: Guarded>(&self) -> Result<&Store, access::NotAllowed> {
+        self.principal.check_whole_store(M::ACTIONS)?;
+        Ok(&self.shared.store)
+    }
+
+    fn allowed(
+        &self,
+        actions: Actions,
+        bucket: &str,
+        key_or_prefix: &[u8],
+    ) -> Result<&Store, access::NotAllowed> {
+        self.principal.check(actions, bucket, key_or_prefix)?;
         Ok(&self.shared.store)
     }
 
@@ -294,7 +333,8 @@ impl<T> Authenticated<T> {
         key: &ObjectKey,
         show: impl FnOnce(Option<&ShortObject<'_>>) -> R,
     ) -> TryGet<R> {
-        if self.rights.as_ref().is_some_and(|rights| rights.allow_read(key.bucket()).is_err()) {
+        const READ: Actions = Actions::of(&[Action::Read]);
+        if self.allowed(READ, key.bucket(), key.key()).is_err() {
             return TryGet::MustWait(Lookup::default());
         }
         self.shared.store.try_get(key, show)
@@ -342,9 +382,9 @@ mod tests {
         let admit = |authorization: Option<&str>, certificate: Option<&Arc<str>>| {
             let authorization = authorization.map(str::as_bytes);
             let admitted = gate.admit(Caller { authorization, certificate, ..caller("127.0.0.1") }, ());
-            admitted.map(|admitted| admitted.principal().clone())
+            admitted.map(|admitted| admitted.principal().identity().clone())
         };
-        assert_eq!(admit(Some("Bearer x"), None), Ok(Principal::Local), "nobody asks yet");
+        assert_eq!(admit(Some("Bearer x"), None), Ok(PrincipalId::Local), "nobody asks yet");
         security.replace(credentials);
         let name: Arc<str> = "a.example".into();
         // Only the configured credentials are named.
@@ -355,10 +395,10 @@ mod tests {
         let certificate = Denied::Missing { token: false, certificate: true }.to_string();
         assert!(both.contains("token") && both.contains("certificate"), "{both}");
         assert!(!certificate.contains("token") && certificate.contains("certificate"), "{certificate}");
-        assert_eq!(admit(None, Some(&name)), Ok(Principal::Certificate(Arc::clone(&name))));
+        assert_eq!(admit(None, Some(&name)), Ok(PrincipalId::Certificate(Arc::clone(&name))));
         for (authorization, expected) in [
-            (format!("Bearer {TOKEN}-old"), Ok(Principal::Token(1))),
-            (format!("bearer  {TOKEN}-new"), Ok(Principal::Token(2))),
+            (format!("Bearer {TOKEN}-old"), Ok(PrincipalId::Token(1))),
+            (format!("bearer  {TOKEN}-new"), Ok(PrincipalId::Token(2))),
             (format!("Bearer {TOKEN}"), Err(Denied::Unknown)),
             (format!("Basic {TOKEN}-new"), Err(Denied::Unknown)),
             (format!("{TOKEN}-new"), Err(Denied::Unknown)),
@@ -374,7 +414,7 @@ mod tests {
     fn admission_follows_transformed_request() {
         let request = gate(false).admit(caller("::1"), 5).unwrap();
         let (message, admission) = request.take();
-        assert_eq!((message, admission.principal()), (5, &Principal::Local));
+        assert_eq!((message, admission.principal().identity()), (5, &PrincipalId::Local));
         assert_eq!(admission.with("decoded").take().0, "decoded");
     }
 }
