@@ -18,9 +18,18 @@ pub(crate) type Entered = Admitted<Arc<Client>>;
 /// The name and library that a client reports.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Says {
+    /// The id of its key; empty: the user default.
+    pub user: String,
     pub name: String,
     pub library: String,
     pub library_version: String,
+}
+
+impl Says {
+    /// The user's name in CLIENT LIST.
+    pub(crate) fn user_name(&self) -> &str {
+        if self.user.is_empty() { "default" } else { &self.user }
+    }
 }
 
 /// A connection as others see it: in its state after its last turn.
@@ -91,7 +100,7 @@ impl Client {
         let says = self.says.lock().clone();
         format!(
             "id={} addr={} laddr={} fd={} name={} age={} idle={} flags={} db=0 sub=0 psub=0 ssub=0 multi={} watch={} qbuf={} \
-             qbuf-free=0 argv-mem=0 multi-mem=0 rbs=0 rbp=0 obl=0 oll=0 omem={} tot-mem={} events=r cmd={} user=default \
+             qbuf-free=0 argv-mem=0 multi-mem=0 rbs=0 rbp=0 obl=0 oll=0 omem={} tot-mem={} events=r cmd={} user={} \
              redir=-1 resp={} lib-name={} lib-ver={}",
             self.id,
             self.addresses.peer,
@@ -107,6 +116,7 @@ impl Client {
             answers,
             received + answers,
             command_name(command),
+            says.user_name(),
             if is_v3.load(Ordering::Relaxed) { 3 } else { 2 },
             says.library,
             says.library_version,

@@ -55,8 +55,8 @@ impl RedisServer {
     pub fn bind(options: RedisOptions) -> Result<Self, StartError> {
         let address = options.listen;
         let proven = options.tls.as_ref().is_some_and(|tls| tls.asks_certificates);
-        let is_closed = options.insecure || options.password.is_some() || proven;
-        let lacks = ("authenticated", "give --password-file");
+        let is_closed = options.insecure || options.asks() || proven;
+        let lacks = ("authenticated", "give --key-file or --password-file");
         let bucket = Bucket::new(&options.bucket).map_err(StartError::Bucket)?;
         let listeners = shoal_frontend::listen_on_all(address, &options.listen_also, is_closed, lacks)?;
         let addresses: std::io::Result<Vec<_>> = listeners.iter().map(TcpListener::local_addr).collect();

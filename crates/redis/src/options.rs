@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::tls::Tls;
 use shoal_base::limits::VALUE_BYTES_SINGLE_MAX;
 use shoal_engine::DEFAULT_BUCKET;
-use shoal_frontend::MinRate;
+use shoal_frontend::{MinRate, Security};
 use shoal_metrics::Metrics;
 
 /// When a write is acknowledged.
@@ -55,6 +55,8 @@ pub struct RedisOptions {
     pub insecure: bool,
     /// The password that AUTH asks for.
     pub password: Option<Vec<u8>>,
+    /// The keys that AUTH takes, besides the password.
+    pub security: Security,
     /// The TLS that connections speak; none: plain text.
     pub tls: Option<Tls>,
     /// The bucket whose objects are the keys: by default the one of all other clients, so all of them see the same objects.
@@ -73,6 +75,25 @@ pub struct RedisOptions {
     pub limits: RedisLimits,
 }
 
+impl RedisOptions {
+    /// Returns true if AUTH takes keys.
+    pub(crate) fn takes_keys(&self) -> bool {
+        self.security.with(|credentials| credentials.keys().is_some())
+    }
+
+    /// Returns true if there is a user of this name: `default`, or the id of a key.
+    pub(crate) fn has_user(&self, name: &str) -> bool {
+        let has_key =
+            || self.security.with(|credentials| credentials.keys().is_some_and(|keys| keys.has_id(name)));
+        name == "default" || has_key()
+    }
+
+    /// Returns true if a client must send AUTH.
+    pub(crate) fn asks(&self) -> bool {
+        self.password.is_some() || self.takes_keys()
+    }
+}
+
 impl Default for RedisOptions {
     fn default() -> Self {
         Self {
@@ -80,6 +101,7 @@ impl Default for RedisOptions {
             listen_also: Vec::new(),
             insecure: false,
             password: None,
+            security: Security::default(),
             tls: None,
             bucket: DEFAULT_BUCKET.into(),
             cluster: ClusterMode::default(),

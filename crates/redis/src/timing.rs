@@ -148,7 +148,7 @@ fn result_of_error(text: &str) -> RequestResult {
     match text.split(' ').next().unwrap_or_default() {
         "OOM" | "TRYAGAIN" | "LOADING" => RequestResult::Refused,
         "READONLY" | "UNKNOWN" | "DAMAGED" => RequestResult::Failed,
-        "NOAUTH" | "WRONGPASS" => RequestResult::Denied,
+        "NOAUTH" | "NOPERM" | "WRONGPASS" => RequestResult::Denied,
         _ if text.starts_with("ERR device error") => RequestResult::Failed,
         _ => RequestResult::Invalid,
     }
@@ -167,6 +167,7 @@ mod tests {
         assert_eq!(error("DAMAGED x"), RequestResult::Failed);
         assert_eq!(error("ERR device error: EIO"), RequestResult::Failed);
         assert_eq!(error("NOAUTH Authentication required."), RequestResult::Denied);
+        assert_eq!(error("NOPERM No permissions to access a key"), RequestResult::Denied);
         assert_eq!(error("ERR syntax error"), RequestResult::Invalid);
         let null = |operation| result_of(&Answer::Null, Some(operation));
         assert_eq!(null(Operation::Get), RequestResult::NotFound);

@@ -13,9 +13,10 @@ use shoal_engine::{ObjectKey, ReceiveBuffer, RequestId, Ticket, Watch};
 use shoal_resp::Protocol;
 use smallvec::SmallVec;
 
+use super::access::{Needs, ShownKey};
 use crate::answer::{Answer, Failed};
 use crate::clients::Entered;
-use crate::frontend::FrontendRef;
+use crate::frontend::{Frontend, FrontendRef};
 use crate::working_set::WorkingSet;
 
 pub(crate) const SYNTAX: &str = "ERR syntax error";
@@ -247,18 +248,20 @@ pub(crate) struct Part {
     /// The words after it, as HELP shows them.
     pub arguments: &'static str,
     pub about: &'static str,
+    pub needs: Needs,
 }
 
 impl Part {
-    pub(crate) const HELP: Self = Self::new("help", 0..=0, "", "List the subcommands.");
+    pub(crate) const HELP: Self = Self::new("help", 0..=0, "", "List the subcommands.", Needs::Nothing);
 
     pub(crate) const fn new(
         name: &'static str,
         words: RangeInclusive<usize>,
         arguments: &'static str,
         about: &'static str,
+        needs: Needs,
     ) -> Self {
-        Self { name, words, arguments, about }
+        Self { name, words, arguments, about, needs }
     }
 }
 
@@ -270,6 +273,8 @@ pub(crate) struct Command {
     pub arity: i32,
     pub order: Order,
     pub writes: bool,
+    /// The grants that its caller needs.
+    pub needs: Needs,
     pub keys: Keys,
     /// In the order of their names.
     pub parts: &'static [Part],
@@ -337,6 +342,8 @@ pub(crate) struct ConnectionState {
     pub client: Entered,
     pub protocol: Protocol,
     pub authenticated: bool,
+    /// The key by which it is; none: it may do everything.
+    pub key: Option<Box<ShownKey>>,
     /// No more commands are parsed, and the connection closes when its answers have left.
     pub closing: bool,
     /// Selects the commands that are answered.
@@ -372,10 +379,33 @@ impl ConnectionState {
             client,
             protocol: Protocol::V2,
             authenticated,
+            key: None,
             closing: false,
             replies: Replies::All,
             transaction: None,
             watches: Vec::new(),
+        }
+    }
+
+    /// Returns true if all commands are allowed.
+    pub(crate) fn may_everything(&self, frontend: &Frontend) -> bool {
+        let is_free = |key: &ShownKey| key.principal().is_unrestricted() && key.is_current(frontend);
+        self.authenticated && self.key.as_ref().is_none_or(|key| is_free(key))
+    }
+
+    /// Checks the client's key again if other credentials are in force, or its time is over. A transaction that was queued with other
+    /// grants is refused.
+    pub(crate) fn renew_key(&mut self, frontend: &Frontend) {
+        let Some(key) = self.key.as_mut().filter(|key| !key.is_current(frontend)) else { return };
+        match key.renew(frontend) {
+            Ok(false) => {}
+            Ok(true) => self.spoil(),
+            Err(reason) => {
+                tracing::warn!(peer = %self.client.addresses.peer, "connection {}: {reason}", self.client.id);
+                (self.authenticated, self.key, self.transaction) = (false, None, None);
+                self.watches.clear();
+                self.client.says.lock().user.clear();
+            }
         }
     }
 

@@ -2,38 +2,60 @@
 
 use bytes::Bytes;
 
+use super::access::Needs;
 use super::call::{Call, ConnectionState, Part, Replies, SYNTAX, integer, is};
 use super::session::{name_of, printable};
 use crate::answer::{Answer, Failed};
 use crate::clients::Client;
 
 pub(super) const PARTS: &[Part] = &[
-    Part::new("getname", 0..=0, "", "The name of this connection."),
+    Part::new("getname", 0..=0, "", "The name of this connection.", Needs::Nothing),
     Part::HELP,
-    Part::new("id", 0..=0, "", "The number of this connection."),
-    Part::new("info", 0..=0, "", "The line of this connection in CLIENT LIST."),
+    Part::new("id", 0..=0, "", "The number of this connection.", Needs::Nothing),
+    Part::new("info", 0..=0, "", "The line of this connection in CLIENT LIST.", Needs::Nothing),
     Part::new(
         "kill",
         1..=usize::MAX,
         "<ip:port> | [ID <id>] [TYPE <type>] [USER <user>] [ADDR <ip:port>] [LADDR <ip:port>] [SKIPME YES|NO] [MAXAGE <seconds>]",
         "End the connections that all of this is true of.",
+        Needs::Admin,
     ),
-    Part::new("list", 0..=usize::MAX, "[TYPE <type> | ID <id> ...]", "The connections, one a line."),
-    Part::new("no-evict", 1..=1, "ON|OFF", "Accepted; no connection is ended for the memory of keys."),
-    Part::new("no-touch", 1..=1, "ON|OFF", "Accepted; reads never change figures that commands show."),
+    Part::new(
+        "list",
+        0..=usize::MAX,
+        "[TYPE <type> | ID <id> ...]",
+        "The connections, one a line.",
+        Needs::Admin,
+    ),
+    Part::new(
+        "no-evict",
+        1..=1,
+        "ON|OFF",
+        "Accepted; no connection is ended for the memory of keys.",
+        Needs::Nothing,
+    ),
+    Part::new(
+        "no-touch",
+        1..=1,
+        "ON|OFF",
+        "Accepted; reads never change figures that commands show.",
+        Needs::Nothing,
+    ),
     Part::new(
         "reply",
         1..=1,
         "ON|OFF|SKIP",
         "Whether this connection's commands, or the next one, are answered.",
+        Needs::Nothing,
     ),
     Part::new(
         "setinfo",
         2..=2,
         "LIB-NAME|LIB-VER <text>",
         "Set the name of the client library of this connection.",
+        Needs::Nothing,
     ),
-    Part::new("setname", 1..=1, "<name>", "Name this connection."),
+    Part::new("setname", 1..=1, "<name>", "Name this connection.", Needs::Nothing),
 ];
 
 /// `command_name` returns the name of a command's number.
@@ -125,8 +147,12 @@ fn listed(words: &[Bytes]) -> Result<Option<Vec<u64>>, Failed> {
 /// A condition on the connections that CLIENT KILL closes.
 type Condition = Box<dyn Fn(&Client) -> bool>;
 
-/// Parses the conditions; the flag is true if the calling connection stays open.
-fn conditions(words: &[Bytes], now_ms: u64) -> Result<(Vec<Condition>, bool), Failed> {
+/// Parses the conditions, in which `is_user` returns true for a user that exists; the flag is true if the calling connection stays open.
+fn conditions(
+    words: &[Bytes],
+    now_ms: u64,
+    is_user: impl Fn(&str) -> bool,
+) -> Result<(Vec<Condition>, bool), Failed> {
     let (mut conditions, mut keeps_this): (Vec<Condition>, _) = (Vec::new(), true);
     let pairs = words.chunks_exact(2);
     if !pairs.remainder().is_empty() {
@@ -146,9 +172,11 @@ fn conditions(words: &[Bytes], now_ms: u64) -> Result<(Vec<Condition>, bool), Fa
             let is_normal = is_normal(word)?;
             conditions.push(Box::new(move |_| is_normal));
         } else if is(option, "user") {
-            if word != "default" {
-                return Err(format!("ERR No such user '{}'", String::from_utf8_lossy(word)).into());
+            let user = String::from_utf8_lossy(word).into_owned();
+            if !is_user(&user) {
+                return Err(format!("ERR No such user '{user}'").into());
             }
+            conditions.push(Box::new(move |client| client.says.lock().user_name() == user));
         } else if is(option, "addr") {
             conditions.push(Box::new(move |client| address == client.addresses.peer.to_string()));
         } else if is(option, "laddr") {
@@ -171,8 +199,10 @@ fn conditions(words: &[Bytes], now_ms: u64) -> Result<(Vec<Condition>, bool), Fa
 fn kill(session: &mut ConnectionState, call: &Call, words: &[Bytes]) -> Result<Answer, Failed> {
     let is_old_form = words.len() == 1;
     let (conditions, keeps_this) = match words {
-        [address] => (conditions(&[Bytes::from("addr"), address.clone()], 0)?.0, false),
-        words => conditions(words, call.frontend.monotonic_ms())?,
+        [address] => (conditions(&[Bytes::from("addr"), address.clone()], 0, |_| false)?.0, false),
+        words => {
+            conditions(words, call.frontend.monotonic_ms(), |user| call.frontend.options.has_user(user))?
+        }
     };
     let is_wanted = |client: &Client| conditions.iter().all(|condition| condition(client));
     let wanted = call.frontend.clients.list(|_, client| is_wanted(client).then(|| client.clone()));

@@ -2,6 +2,7 @@
 
 use shoal_base::slot::{SLOT_COUNT, hash_slot};
 
+use super::access::Needs;
 use super::call::{Call, ConnectionState, Part};
 use crate::answer::{Answer, Failed};
 use crate::options::{Announced, ClusterMode};
@@ -11,12 +12,12 @@ const SLOT_LAST: i64 = SLOT_COUNT as i64 - 1;
 
 pub(super) const PARTS: &[Part] = &[
     Part::HELP,
-    Part::new("info", 0..=0, "", "How the cluster is."),
-    Part::new("keyslot", 1..=1, "<key>", "The hash slot of a key."),
-    Part::new("myid", 0..=0, "", "The name of this node."),
-    Part::new("nodes", 0..=0, "", "The nodes, one a line."),
-    Part::new("shards", 0..=0, "", "The slots with their nodes, as maps."),
-    Part::new("slots", 0..=0, "", "The slots with their nodes, as arrays."),
+    Part::new("info", 0..=0, "", "How the cluster is.", Needs::Nothing),
+    Part::new("keyslot", 1..=1, "<key>", "The hash slot of a key.", Needs::Nothing),
+    Part::new("myid", 0..=0, "", "The name of this node.", Needs::Nothing),
+    Part::new("nodes", 0..=0, "", "The nodes, one a line.", Needs::Nothing),
+    Part::new("shards", 0..=0, "", "The slots with their nodes, as maps.", Needs::Nothing),
+    Part::new("slots", 0..=0, "", "The slots with their nodes, as arrays.", Needs::Nothing),
 ];
 
 /// The answer of Redis without cluster support.

@@ -2,26 +2,41 @@
 
 use bytes::Bytes;
 
+use super::access::Needs;
 use super::call::{Call, Command, Order, Part, SYNTAX, is};
 use crate::answer::{Answer, Failed};
 
 pub(super) const PARTS: &[Part] = &[
-    Part::new("count", 0..=0, "", "How many commands there are."),
-    Part::new("docs", 0..=usize::MAX, "[<command> ...]", "The purpose of commands."),
-    Part::new("getkeys", 0..=usize::MAX, "<command> [<argument> ...]", "The keys of a whole command."),
+    Part::new("count", 0..=0, "", "How many commands there are.", Needs::Nothing),
+    Part::new("docs", 0..=usize::MAX, "[<command> ...]", "The purpose of commands.", Needs::Nothing),
+    Part::new(
+        "getkeys",
+        0..=usize::MAX,
+        "<command> [<argument> ...]",
+        "The keys of a whole command.",
+        Needs::Nothing,
+    ),
     Part::new(
         "getkeysandflags",
         0..=usize::MAX,
         "<command> [<argument> ...]",
         "The keys of a whole command, and their use.",
+        Needs::Nothing,
     ),
     Part::HELP,
-    Part::new("info", 0..=usize::MAX, "[<command> ...]", "Arguments, flags and keys of commands."),
+    Part::new(
+        "info",
+        0..=usize::MAX,
+        "[<command> ...]",
+        "Arguments, flags and keys of commands.",
+        Needs::Nothing,
+    ),
     Part::new(
         "list",
         0..=usize::MAX,
         "[FILTERBY MODULE <name> | ACLCAT <category> | PATTERN <pattern>]",
         "Names of commands.",
+        Needs::Nothing,
     ),
 ];
 

@@ -5,6 +5,7 @@ use std::collections::HashSet;
 use shoal_engine::{Change, Object, ObjectKey, ReadLevel};
 use smallvec::SmallVec;
 
+use super::access::Needs;
 use super::call::{Call, Finished, NO_SUCH_KEY, Outcome, Part, SYNTAX, give_way_at, integer, is};
 use super::write;
 use crate::answer::Answer;
@@ -14,11 +15,17 @@ use crate::answer::Answer;
 const KEYS_A_BATCH_MAX: usize = 32;
 
 pub(super) const OBJECT_PARTS: &[Part] = &[
-    Part::new("encoding", 1..=1, "<key>", "How Redis would store the value."),
-    Part::new("freq", 1..=1, "<key>", "Refused, as accesses are not counted."),
+    Part::new("encoding", 1..=1, "<key>", "How Redis would store the value.", Needs::READ),
+    Part::new("freq", 1..=1, "<key>", "Refused, as accesses are not counted.", Needs::READ),
     Part::HELP,
-    Part::new("idletime", 1..=1, "<key>", "Seconds since the value was written; reads do not count."),
-    Part::new("refcount", 1..=1, "<key>", "1, if the key exists."),
+    Part::new(
+        "idletime",
+        1..=1,
+        "<key>",
+        "Seconds since the value was written; reads do not count.",
+        Needs::READ,
+    ),
+    Part::new("refcount", 1..=1, "<key>", "1, if the key exists.", Needs::READ),
 ];
 
 pub(super) async fn del(call: Call) -> Outcome {

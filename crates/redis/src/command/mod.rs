@@ -7,6 +7,7 @@ pub(crate) mod table;
 pub(crate) mod transactions;
 pub(crate) mod write;
 
+mod access;
 mod bitfield;
 mod bits;
 mod client;

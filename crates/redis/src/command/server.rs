@@ -4,6 +4,7 @@ use std::fmt::Write;
 
 use shoal_base::{BLOCK_BYTES, glob};
 
+use super::access::Needs;
 use super::call::{Call, ConnectionState, Outcome, Part, integer, is};
 use super::{cluster, info, scan};
 use crate::answer::{Answer, Failed};
@@ -43,9 +44,9 @@ pub(super) fn wait(_session: &mut ConnectionState, call: &Call) -> Result<Answer
 }
 
 pub(super) const FUNCTION_PARTS: &[Part] = &[
-    Part::new("flush", 0..=usize::MAX, "", "Accepted; there are no functions."),
+    Part::new("flush", 0..=usize::MAX, "", "Accepted; there are no functions.", Needs::Admin),
     Part::HELP,
-    Part::new("list", 0..=usize::MAX, "", "The functions: there are none."),
+    Part::new("list", 0..=usize::MAX, "", "The functions: there are none.", Needs::Nothing),
 ];
 
 /// There are no functions: the list is empty, and flushing it changes nothing.
@@ -63,14 +64,16 @@ pub(super) const CONFIG_PARTS: &[Part] = &[
         1..=usize::MAX,
         "<pattern> ...",
         "The settings whose names are like one of the patterns.",
+        Needs::Admin,
     ),
     Part::HELP,
-    Part::new("resetstat", 0..=usize::MAX, "", "Accepted; the figures of INFO continue."),
+    Part::new("resetstat", 0..=usize::MAX, "", "Accepted; the figures of INFO continue.", Needs::Admin),
     Part::new(
         "set",
         0..=usize::MAX,
         "<name> <value> ...",
         "Refused, except for the layout of missing types: options are set at the start.",
+        Needs::Admin,
     ),
 ];
 

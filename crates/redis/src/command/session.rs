@@ -7,33 +7,39 @@ use shoal_frontend::is_same;
 use shoal_metrics::RefusalCause;
 use shoal_resp::Protocol;
 
+use super::access::ShownKey;
 use super::call::{Call, ConnectionState, Replies, SYNTAX, integer, is};
 use crate::answer::{Answer, Failed};
 use crate::clients::Says;
 use crate::frontend::Frontend;
 
+/// The user of the password.
+const DEFAULT_USER: &[u8] = b"default";
+
 const WRONG_PASSWORD: &str = "WRONGPASS invalid username-password pair or user is disabled.";
 
-/// Lets the client in if name and password are right.
+/// Lets the client in if name and password, or id and secret of a key, are right.
 fn admit(
     session: &mut ConnectionState,
     frontend: &Frontend,
     user: &[u8],
     password: &[u8],
 ) -> Result<(), Failed> {
-    let right = match &frontend.options.password {
-        Some(right) => user == b"default" && is_same(right, password),
-        // As in Redis, whose default user then needs no password.
-        None => user == b"default",
+    let key = match &frontend.options.password {
+        _ if user != DEFAULT_USER => ShownKey::new(frontend, user, password).ok().map(Some),
+        Some(right) => is_same(right, password).then_some(None),
+        // As in Redis, whose default user then needs no password. If clients show keys, there is none.
+        None => (!frontend.options.takes_keys()).then_some(None),
     };
-    if !right {
+    let Some(key) = key else {
         let client = &session.client;
         // The operator sees each failed attempt; the program's log bounds the rate of a message.
         frontend.metrics().add_refusal(RefusalCause::Credentials);
         tracing::warn!(peer = %client.addresses.peer, "connection {}: a wrong user or password", client.id);
         return Err(WRONG_PASSWORD.into());
-    }
-    session.authenticated = true;
+    };
+    session.client.says.lock().user = key.as_ref().map(ShownKey::user).unwrap_or_default();
+    (session.authenticated, session.key) = (true, key.map(Box::new));
     Ok(())
 }
 
@@ -43,7 +49,7 @@ pub(super) fn auth(session: &mut ConnectionState, call: &Call) -> Result<Answer,
             "ERR AUTH <password> called without any password configured for the default user. Are you sure your configuration is correct?"
                 .into(),
         ),
-        [password] => admit(session, &call.frontend, b"default", password).map(|()| Answer::Ok),
+        [password] => admit(session, &call.frontend, DEFAULT_USER, password).map(|()| Answer::Ok),
         [user, password] => admit(session, &call.frontend, user, password).map(|()| Answer::Ok),
         _ => Err(SYNTAX.into()),
     }
@@ -104,7 +110,7 @@ fn speak(session: &mut ConnectionState, protocol: Protocol) {
 pub(super) fn reset(session: &mut ConnectionState, call: &Call) -> Result<Answer, Failed> {
     speak(session, Protocol::V2);
     session.replies = Replies::All;
-    session.authenticated = call.frontend.options.password.is_none();
+    (session.authenticated, session.key) = (!call.frontend.options.asks(), None);
     *session.client.says.lock() = Says::default();
     session.transaction = None;
     session.watches.clear();

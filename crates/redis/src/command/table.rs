@@ -2,7 +2,7 @@
 //!
 //! Places to change for a new command, as GETRANGE has them (a test checks the list):
 //!
-//! - `crates/redis/src/command/table.rs`: a line of [`COMMANDS`] in the order of names, and the metrics' operation in [`operation_of`];
+//! - `crates/redis/src/command/table.rs`: a line of [`COMMANDS`] in the order of names, with the grants that its caller needs, and the metrics' operation in [`operation_of`];
 //! - `crates/redis/src/command/strings.rs`: the function, in the file of its family; a new family also in `mod.rs`;
 //! - `crates/redis/tests/serve/commands.rs`: calls with their replies;
 //! - `crates/redis/tests/serve/transactions.rs`: the command between MULTI and EXEC;
@@ -11,9 +11,12 @@
 
 use std::sync::LazyLock;
 
+use bytes::Bytes;
 use shoal_engine::ReadLevel;
+use shoal_frontend::access::{Action, Actions};
 use shoal_metrics::Operation;
 
+use super::access::{self, Needs, ShownKey};
 use super::call::{Call, Command, Keys, Order, Part, Run, RunNow, Task};
 use super::expiry::Unit;
 use super::{
@@ -22,35 +25,50 @@ use super::{
 };
 use crate::answer::Answer;
 
+const fn command(name: &'static str, arity: i32, keys: Keys, needs: Needs, run: fn(Call) -> Task) -> Command {
+    Command { name, arity, order: Order::Keys, writes: false, needs, keys, parts: &[], run: Run::Task(run) }
+}
+
 const fn read(name: &'static str, arity: i32, keys: Keys, run: fn(Call) -> Task) -> Command {
-    Command { name, arity, order: Order::Keys, writes: false, keys, parts: &[], run: Run::Task(run) }
+    command(name, arity, keys, Needs::READ, run)
 }
 
-const fn write(name: &'static str, arity: i32, keys: Keys, run: fn(Call) -> Task) -> Command {
-    Command { writes: true, ..read(name, arity, keys, run) }
+const fn write(name: &'static str, arity: i32, keys: Keys, needs: Needs, run: fn(Call) -> Task) -> Command {
+    Command { writes: true, ..command(name, arity, keys, needs, run) }
 }
 
-const fn whole(name: &'static str, arity: i32, writes: bool, run: fn(Call) -> Task) -> Command {
-    Command { order: Order::All, writes, ..read(name, arity, Keys::NONE, run) }
+/// A command over all keys.
+const fn whole(name: &'static str, arity: i32, needs: Needs, run: fn(Call) -> Task) -> Command {
+    Command { order: Order::All, ..command(name, arity, Keys::NONE, needs, run) }
 }
 
+/// A command about the connection or the protocol.
 const fn now(name: &'static str, arity: i32, order: Order, run: RunNow) -> Command {
-    Command { name, arity, order, writes: false, keys: Keys::NONE, parts: &[], run: Run::Now(run) }
+    let (keys, needs) = (Keys::NONE, Needs::Nothing);
+    Command { name, arity, order, writes: false, needs, keys, parts: &[], run: Run::Now(run) }
 }
 
 const fn family(name: &'static str, order: Order, parts: &'static [Part], run: RunNow) -> Command {
-    Command { parts, ..now(name, -2, order, run) }
+    Command { parts, needs: Needs::Part, ..now(name, -2, order, run) }
 }
+
+const COPY: Needs = Needs::two(&[Action::Read], &[Action::Write]);
+const RENAME: Needs = Needs::two(&[Action::Read, Action::Delete], &[Action::Write]);
+/// The destination is the first key.
+const BITOP: Needs = Needs::two(&[Action::Write], &[Action::Read]);
+const TAKE: Needs = Needs::each(&[Action::Read, Action::Delete]);
+const GETEX: Needs = Needs::each(&[Action::Read, Action::Write, Action::Delete]);
+const SET: Needs = Needs::KeyAndOption { actions: Actions::of(&[Action::Write]), reads_with: "get" };
 
 /// All commands, in the order of their names.
 pub(crate) static COMMANDS: &[Command] = &[
-    write("append", 3, Keys::ONE, |call| Box::pin(strings::append(call))),
+    write("append", 3, Keys::ONE, Needs::WRITE, |call| Box::pin(strings::append(call))),
     now("asking", 1, Order::Free, cluster::accept),
     now("auth", -2, Order::All, session::auth),
     read("bitcount", -2, Keys::ONE, |call| Box::pin(bits::bitcount(call))),
-    write("bitfield", -2, Keys::ONE, |call| Box::pin(bitfield::bitfield(call))),
+    write("bitfield", -2, Keys::ONE, Needs::CHANGE, |call| Box::pin(bitfield::bitfield(call))),
     read("bitfield_ro", -2, Keys::ONE, |call| Box::pin(bitfield::bitfield_ro(call))),
-    write("bitop", -4, Keys { first: 2, last: -1, step: 1 }, |call| Box::pin(bits::bitop(call))),
+    write("bitop", -4, Keys { first: 2, last: -1, step: 1 }, BITOP, |call| Box::pin(bits::bitop(call))),
     read("bitpos", -3, Keys::ONE, |call| Box::pin(bits::bitpos(call))),
     family("client", Order::All, client::PARTS, |session, call| client::client(session, call, name_of)),
     family("cluster", Order::Free, cluster::PARTS, cluster::cluster),
@@ -59,66 +77,69 @@ pub(crate) static COMMANDS: &[Command] = &[
         ..family("command", Order::Free, command_info::PARTS, |_, call| command_info::command(call, COMMANDS))
     },
     family("config", Order::Free, server::CONFIG_PARTS, server::config),
-    write("copy", -3, Keys::TWO, |call| Box::pin(keys::copy(call))),
-    whole("dbsize", 1, false, |call| Box::pin(scan::dbsize(call))),
-    write("decr", 2, Keys::ONE, |call| Box::pin(numbers::count(call, -1))),
-    write("decrby", 3, Keys::ONE, |call| Box::pin(numbers::decrby(call))),
-    write("del", -2, Keys::ALL, |call| Box::pin(keys::del(call))),
+    write("copy", -3, Keys::TWO, COPY, |call| Box::pin(keys::copy(call))),
+    whole("dbsize", 1, Needs::LIST, |call| Box::pin(scan::dbsize(call))),
+    write("decr", 2, Keys::ONE, Needs::CHANGE, |call| Box::pin(numbers::count(call, -1))),
+    write("decrby", 3, Keys::ONE, Needs::CHANGE, |call| Box::pin(numbers::decrby(call))),
+    write("del", -2, Keys::ALL, Needs::DELETE, |call| Box::pin(keys::del(call))),
     now("discard", 1, Order::All, transactions::discard),
     now("echo", 2, Order::Free, server::echo),
     now("exec", 1, Order::All, transactions::exec),
     read("exists", -2, Keys::ALL, |call| Box::pin(keys::exists(call))),
-    write("expire", -3, Keys::ONE, |call| Box::pin(expiry::expire(call, Unit::Seconds))),
-    write("expireat", -3, Keys::ONE, |call| Box::pin(expiry::expire(call, Unit::AtSeconds))),
+    write("expire", -3, Keys::ONE, Needs::EXPIRE, |call| Box::pin(expiry::expire(call, Unit::Seconds))),
+    write("expireat", -3, Keys::ONE, Needs::EXPIRE, |call| Box::pin(expiry::expire(call, Unit::AtSeconds))),
     read("expiretime", 2, Keys::ONE, |call| Box::pin(expiry::tell(call, Unit::AtSeconds))),
-    whole("flushall", -1, true, |call| Box::pin(scan::flush(call))),
-    whole("flushdb", -1, true, |call| Box::pin(scan::flush(call))),
+    Command { writes: true, ..whole("flushall", -1, Needs::EMPTY, |call| Box::pin(scan::flush(call))) },
+    Command { writes: true, ..whole("flushdb", -1, Needs::EMPTY, |call| Box::pin(scan::flush(call))) },
     family("function", Order::Free, server::FUNCTION_PARTS, server::function),
     read("get", 2, Keys::ONE, |call| Box::pin(strings::get(call))),
     read("getbit", 3, Keys::ONE, |call| Box::pin(bits::getbit(call))),
-    write("getdel", 2, Keys::ONE, |call| Box::pin(strings::getdel(call))),
-    write("getex", -2, Keys::ONE, |call| Box::pin(strings::getex(call))),
+    write("getdel", 2, Keys::ONE, TAKE, |call| Box::pin(strings::getdel(call))),
+    write("getex", -2, Keys::ONE, GETEX, |call| Box::pin(strings::getex(call))),
     read("getrange", 4, Keys::ONE, |call| Box::pin(strings::getrange(call))),
-    write("getset", 3, Keys::ONE, |call| Box::pin(strings::getset(call))),
+    write("getset", 3, Keys::ONE, Needs::CHANGE, |call| Box::pin(strings::getset(call))),
     now("hello", -1, Order::All, session::hello),
-    write("incr", 2, Keys::ONE, |call| Box::pin(numbers::count(call, 1))),
-    write("incrby", 3, Keys::ONE, |call| Box::pin(numbers::incrby(call))),
-    write("incrbyfloat", 3, Keys::ONE, |call| Box::pin(numbers::incrbyfloat(call))),
-    whole("info", -1, false, |call| Box::pin(server::info(call))),
-    whole("keys", 2, false, |call| Box::pin(scan::keys(call))),
+    write("incr", 2, Keys::ONE, Needs::CHANGE, |call| Box::pin(numbers::count(call, 1))),
+    write("incrby", 3, Keys::ONE, Needs::CHANGE, |call| Box::pin(numbers::incrby(call))),
+    write("incrbyfloat", 3, Keys::ONE, Needs::CHANGE, |call| Box::pin(numbers::incrbyfloat(call))),
+    whole("info", -1, Needs::LIST, |call| Box::pin(server::info(call))),
+    whole("keys", 2, Needs::LIST, |call| Box::pin(scan::keys(call))),
     read("mget", -2, Keys::ALL, |call| Box::pin(strings::mget(call))),
-    write("mset", -3, Keys::PAIRS, |call| Box::pin(strings::mset(call, ReadLevel::Nothing))),
-    write("msetnx", -3, Keys::PAIRS, |call| Box::pin(strings::mset(call, ReadLevel::Info))),
+    write("mset", -3, Keys::PAIRS, Needs::WRITE, |call| Box::pin(strings::mset(call, ReadLevel::Nothing))),
+    write("msetnx", -3, Keys::PAIRS, Needs::WRITE, |call| Box::pin(strings::mset(call, ReadLevel::Info))),
     now("multi", 1, Order::Free, transactions::multi),
     Command {
         parts: keys::OBJECT_PARTS,
+        needs: Needs::Part,
         ..read("object", -2, Keys { first: 2, last: 2, step: 1 }, |call| Box::pin(keys::object(call)))
     },
-    write("persist", 2, Keys::ONE, |call| Box::pin(expiry::persist(call))),
-    write("pexpire", -3, Keys::ONE, |call| Box::pin(expiry::expire(call, Unit::Milliseconds))),
-    write("pexpireat", -3, Keys::ONE, |call| Box::pin(expiry::expire(call, Unit::AtMilliseconds))),
+    write("persist", 2, Keys::ONE, Needs::WRITE, |call| Box::pin(expiry::persist(call))),
+    write("pexpire", -3, Keys::ONE, Needs::EXPIRE, |call| Box::pin(expiry::expire(call, Unit::Milliseconds))),
+    write("pexpireat", -3, Keys::ONE, Needs::EXPIRE, |call| {
+        Box::pin(expiry::expire(call, Unit::AtMilliseconds))
+    }),
     read("pexpiretime", 2, Keys::ONE, |call| Box::pin(expiry::tell(call, Unit::AtMilliseconds))),
     now("ping", -1, Order::Free, server::ping),
-    write("psetex", 4, Keys::ONE, |call| Box::pin(strings::setex(call, Unit::Milliseconds))),
+    write("psetex", 4, Keys::ONE, Needs::WRITE, |call| Box::pin(strings::setex(call, Unit::Milliseconds))),
     read("pttl", 2, Keys::ONE, |call| Box::pin(expiry::tell(call, Unit::Milliseconds))),
     now("quit", -1, Order::All, session::quit),
-    whole("randomkey", 1, false, |call| Box::pin(scan::randomkey(call))),
+    whole("randomkey", 1, Needs::LIST, |call| Box::pin(scan::randomkey(call))),
     now("readonly", 1, Order::Free, cluster::accept),
     now("readwrite", 1, Order::Free, cluster::accept),
-    write("rename", 3, Keys::TWO, |call| Box::pin(keys::rename(call, true))),
-    write("renamenx", 3, Keys::TWO, |call| Box::pin(keys::rename(call, false))),
+    write("rename", 3, Keys::TWO, RENAME, |call| Box::pin(keys::rename(call, true))),
+    write("renamenx", 3, Keys::TWO, RENAME, |call| Box::pin(keys::rename(call, false))),
     now("reset", 1, Order::All, session::reset),
-    whole("scan", -2, false, |call| Box::pin(scan::scan(call))),
+    whole("scan", -2, Needs::LIST, |call| Box::pin(scan::scan(call))),
     now("select", 2, Order::Free, server::select),
-    write("set", -3, Keys::ONE, |call| Box::pin(strings::set(call))),
-    write("setbit", 4, Keys::ONE, |call| Box::pin(bits::setbit(call))),
-    write("setex", 4, Keys::ONE, |call| Box::pin(strings::setex(call, Unit::Seconds))),
-    write("setnx", 3, Keys::ONE, |call| Box::pin(strings::setnx(call))),
-    write("setrange", 4, Keys::ONE, |call| Box::pin(strings::setrange(call))),
-    write("shoal.cas", -4, Keys::ONE, |call| Box::pin(versions::cas(call))),
-    whole("shoal.damage", 1, false, |call| Box::pin(scan::damage(call))),
+    write("set", -3, Keys::ONE, SET, |call| Box::pin(strings::set(call))),
+    write("setbit", 4, Keys::ONE, Needs::CHANGE, |call| Box::pin(bits::setbit(call))),
+    write("setex", 4, Keys::ONE, Needs::WRITE, |call| Box::pin(strings::setex(call, Unit::Seconds))),
+    write("setnx", 3, Keys::ONE, Needs::WRITE, |call| Box::pin(strings::setnx(call))),
+    write("setrange", 4, Keys::ONE, Needs::WRITE, |call| Box::pin(strings::setrange(call))),
+    write("shoal.cas", -4, Keys::ONE, Needs::WRITE, |call| Box::pin(versions::cas(call))),
+    whole("shoal.damage", 1, Needs::LIST, |call| Box::pin(scan::damage(call))),
     read("shoal.getv", 2, Keys::ONE, |call| Box::pin(versions::getv(call))),
-    write("shoal.session", -2, Keys { first: 4, last: -1, step: 1 }, |call| {
+    write("shoal.session", -2, Keys { first: 4, last: -1, step: 1 }, Needs::Inner(3), |call| {
         Box::pin(dedup::session(call, COMMANDS))
     }),
     read("strlen", 2, Keys::ONE, |call| Box::pin(strings::strlen(call))),
@@ -127,7 +148,7 @@ pub(crate) static COMMANDS: &[Command] = &[
     read("touch", -2, Keys::ALL, |call| Box::pin(keys::exists(call))),
     read("ttl", 2, Keys::ONE, |call| Box::pin(expiry::tell(call, Unit::Seconds))),
     read("type", 2, Keys::ONE, |call| Box::pin(keys::kind(call))),
-    write("unlink", -2, Keys::ALL, |call| Box::pin(keys::del(call))),
+    write("unlink", -2, Keys::ALL, Needs::DELETE, |call| Box::pin(keys::del(call))),
     now("unwatch", 1, Order::All, transactions::unwatch),
     now("wait", 3, Order::All, server::wait),
     Command { order: Order::All, ..read("watch", -2, Keys::ALL, |call| Box::pin(transactions::watch(call))) },
@@ -214,8 +235,14 @@ pub(crate) fn find(name: &[u8]) -> Option<&'static Command> {
     Command::find(COMMANDS, name)
 }
 
+/// The answer to a command that the holder of `key` may not run on the keys of `bucket`; `None` if it may.
+pub(crate) fn denial(key: &ShownKey, bucket: &str, command: &Command, words: &[Bytes]) -> Option<Answer> {
+    let denied = access::check(key.principal(), bucket, (command, words), COMMANDS).err()?;
+    Some(access::refusal(&denied, &key.user(), (command, words)))
+}
+
 /// The answer of Redis to an unknown name.
-pub(crate) fn unknown(words: &[bytes::Bytes]) -> Answer {
+pub(crate) fn unknown(words: &[Bytes]) -> Answer {
     const ARGUMENT_BYTES_MAX: usize = 128;
     let name = words.first().map_or(&b""[..], |name| name.get(..ARGUMENT_BYTES_MAX).unwrap_or(name));
     let mut arguments = String::new();
@@ -233,7 +260,6 @@ pub(crate) fn unknown(words: &[bytes::Bytes]) -> Answer {
 
 #[cfg(test)]
 mod tests {
-    use bytes::Bytes;
     use shoal_testkit::places::lacking;
 
     use super::super::call::NAME_BYTES_MAX;

@@ -129,11 +129,11 @@ impl Connection {
     /// Returns true if commands may start without being split into words.
     fn may_try(&self, shared: &Shared) -> bool {
         // In the relaxed mode, reads see writes in flight, and writes do not wait.
-        self.session.authenticated
-            && self.session.replies == Replies::All
+        self.session.replies == Replies::All
             && self.session.transaction.is_none()
             && !shared.frontend.is_relaxed()
             && !shared.frontend.metrics().logs_access()
             && !self.queue.is_running()
+            && self.session.may_everything(&shared.frontend)
     }
 }

@@ -99,7 +99,7 @@ impl Connection {
         match (self.session.client.may_stay(), self.session.authenticated, is_agreed) {
             (true, ..) | (false, true, true) => None,
             (false, true, false) => Some("agree on TLS"),
-            (false, false, _) => Some("show the password"),
+            (false, false, _) => Some("show the password or a key"),
         }
     }
 
@@ -132,7 +132,9 @@ impl Connection {
             }
             None => {
                 let session = &self.session;
-                let takes_values = session.authenticated && session.transaction.is_none() && !session.closing;
+                let takes_values = session.transaction.is_none()
+                    && !session.closing
+                    && session.may_everything(&shared.frontend);
                 self.input.receive(socket, shared, takes_values, self.backlog.is_held_up)?
             }
         };

@@ -81,6 +81,16 @@ impl Connection {
         let words = self.input.parser.end_elsewhere(&mut self.input.received);
         if let (Some(words), Some(value)) = (words, self.input.close_buffer(shared)) {
             shared.commands += 1;
+            // The key may have lost its grants since the first bytes of the value.
+            if !self.session.may_everything(&shared.frontend)
+                && let Some(refused) = self.refuse_caller(shared, &words, table::set())
+            {
+                drop(value);
+                self.queue.now = self.timed(shared, &words, table::set());
+                self.answer(refused);
+                self.session.replies.next();
+                return true;
+            }
             self.start(shared, words, table::set(), Some(value));
             self.session.replies.next();
         }
@@ -127,9 +137,9 @@ impl Connection {
                 self.session.spoil();
                 wrong_count(command.name).into()
             }
-            Some(command) if !self.session.authenticated && !command.is_for_strangers() => {
+            Some(command) if let Some(refused) = self.refuse_caller(shared, &words, command) => {
                 self.queue.now = self.timed(shared, &words, command);
-                Answer::error("NOAUTH Authentication required.")
+                refused
             }
             Some(command) => match &mut self.session.transaction {
                 Some(transaction) if !transactions::is_immediate(&words, command) => {
@@ -141,6 +151,19 @@ impl Connection {
         };
         self.answer(refused);
         None
+    }
+
+    /// The answer to a command that its caller may not run; `None` if it may.
+    fn refuse_caller(&mut self, shared: &Shared, words: &[Bytes], command: &Command) -> Option<Answer> {
+        self.session.renew_key(&shared.frontend);
+        self.input.parser.set_authenticated(self.session.authenticated);
+        if !self.session.authenticated {
+            return (!command.is_for_strangers()).then(|| Answer::error("NOAUTH Authentication required."));
+        }
+        let key = self.session.key.as_ref().filter(|key| !key.principal().is_unrestricted())?;
+        let refused = table::denial(key, shared.frontend.bucket.name(), command, words)?;
+        self.session.spoil();
+        Some(refused)
     }
 
     fn start(

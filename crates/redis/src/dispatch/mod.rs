@@ -399,7 +399,7 @@ impl<'a> Dispatch<'a> {
         // Closing the socket unregisters it.
         let both = Interest::READABLE | Interest::WRITABLE;
         self.poll.registry().register(&mut SourceFd(&socket.as_raw_fd()), token.into(), both)?;
-        let session = ConnectionState::new(client, frontend.options.password.is_none());
+        let session = ConnectionState::new(client, !frontend.options.asks());
         let connection = Connection::new(session, waker, &frontend, sealing, self.shared.awake_ns);
         slot.connection = Some(Box::new((Socket::new(socket.into()), connection)));
         Ok(true)
