@@ -85,6 +85,7 @@ async fn dispatch(cli: Cli) -> anyhow::Result<()> {
         Command::Mv(arguments) => Box::pin(commands::mv::run(arguments)),
         Command::Du(arguments) => Box::pin(commands::du::run(arguments)),
         Command::Bucket(arguments) => Box::pin(commands::bucket::run(arguments)),
+        Command::Key(arguments) => Box::pin(async { commands::key::run(arguments) }),
         Command::Config(arguments) => Box::pin(commands::config::run(*arguments, cli.log, Cli::command())),
         Command::Rm(arguments) => Box::pin(commands::rm::run(arguments)),
         Command::Stat(arguments) => Box::pin(commands::stat::run(arguments)),

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use shoal_engine::check_bucket;
-use shoal_server::{Credentials, Security, TlsPem, Tokens};
+use shoal_server::{Credentials, KeyFile, Keys, Security, TlsPem, Tokens};
 use tokio::signal::unix::Signal;
 use tokio::time::{MissedTickBehavior, interval};
 
@@ -31,6 +31,7 @@ pub(crate) struct CredentialFiles {
     pub(crate) key: Option<PathBuf>,
     pub(crate) client_roots: Option<PathBuf>,
     pub(crate) tokens: Option<PathBuf>,
+    pub(crate) keys: Option<PathBuf>,
     pub(crate) allow_tls12: bool,
 }
 
@@ -54,11 +55,13 @@ impl CredentialFiles {
             _ => return Err(Usage("--tls-cert and --tls-key belong together".into()).into()),
         };
         let tokens = self.tokens.as_deref().map(read_tokens).transpose()?.unwrap_or_default();
-        Credentials::new(tls.as_ref(), tokens).map_err(|error| Usage(format!("credentials: {error}")).into())
+        let keys = self.keys.as_deref().map(read_keys).transpose()?;
+        Credentials::with_keys(tls.as_ref(), tokens, keys)
+            .map_err(|error| Usage(format!("credentials: {error}")).into())
     }
 
     fn all(&self) -> impl Iterator<Item = &PathBuf> {
-        [&self.certificates, &self.key, &self.client_roots, &self.tokens].into_iter().flatten()
+        [&self.certificates, &self.key, &self.client_roots, &self.tokens, &self.keys].into_iter().flatten()
     }
 
     fn stamps(&self) -> Vec<Stamp> {
@@ -144,6 +147,24 @@ fn read_tokens(path: &Path) -> anyhow::Result<Tokens> {
         check_bucket(bucket).map_err(|error| wrong(format!("the rights of a token: {error}")))?;
     }
     Ok(tokens)
+}
+
+/// The keys in force by a file of keys.
+fn read_keys(path: &Path) -> anyhow::Result<Keys> {
+    check_keys(&read_key_file(path)?).map_err(|error| Usage(format!("{}: {error}", path.display())).into())
+}
+
+/// The content of a file of keys, unchecked.
+pub(crate) fn read_key_file(path: &Path) -> anyhow::Result<KeyFile> {
+    let text = read_secret(path, "keys")?;
+    KeyFile::parse(&text).map_err(|error| Usage(format!("{}: {error}", path.display())).into())
+}
+
+/// The keys of a file, checked as a start of the server does.
+pub(crate) fn check_keys(file: &KeyFile) -> anyhow::Result<Keys> {
+    let keys = file.keys()?;
+    keys.buckets().try_for_each(check_bucket)?;
+    Ok(keys)
 }
 
 /// The credential that a command shows to a server: the first token of the file, without its rights.

@@ -13,7 +13,7 @@ pub(crate) mod target;
 use clap::{Parser, Subcommand};
 
 use crate::commands::{
-    backup, bench, bucket, check, config, cp, du, export, format, get, grow, import, ls, man, mv, put,
+    backup, bench, bucket, check, config, cp, du, export, format, get, grow, import, key, ls, man, mv, put,
     relocation, report, restore, rm, serve, space, stat, top,
 };
 
@@ -77,6 +77,8 @@ pub(crate) enum Command {
     Du(du::Arguments),
     /// List buckets, show one, or delete one.
     Bucket(bucket::Arguments),
+    /// Make, list, replace or remove the keys that clients show to a server.
+    Key(key::Arguments),
     /// Store a folder, a tar, or the strings of a Redis server.
     Import(import::Arguments),
     /// Write objects into a folder or a tar, in the form that import reads.

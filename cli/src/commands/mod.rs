@@ -12,6 +12,7 @@ pub(crate) mod format;
 pub(crate) mod get;
 pub(crate) mod grow;
 pub(crate) mod import;
+pub(crate) mod key;
 pub(crate) mod ls;
 pub(crate) mod man;
 pub(crate) mod mv;

@@ -91,6 +91,11 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "FILE", env = "SHOAL_TOKEN_FILE", hide_env_values = true)]
     #[serde(serialize_with = "lossy")]
     pub(crate) token_file: Option<PathBuf>,
+    /// Accept clients that show a key of this file, which `shoal key` writes: gRPC clients send `authorization: Bearer ID.SECRET`,
+    /// Redis clients AUTH ID SECRET. A key may do what its grants allow. Only the file's owner may have access to it.
+    #[arg(long, value_name = "FILE", env = "SHOAL_KEY_FILE", hide_env_values = true)]
+    #[serde(serialize_with = "lossy")]
+    pub(crate) key_file: Option<PathBuf>,
     /// The bucket of io.grpc.KeyValueService [default: default].
     #[arg(long, value_name = "BUCKET", env = "SHOAL_KV_BUCKET", hide_env_values = true)]
     pub(crate) kv_bucket: Option<String>,
@@ -124,8 +129,8 @@ pub(crate) struct Arguments {
     /// Do not relocate values to keep whole groups free, until the next start without this option.
     #[arg(long, value_name = "BOOL", env = "SHOAL_PAUSE_RELOCATION", hide_env_values = true, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub(crate) pause_relocation: Option<bool>,
-    /// The address of the Redis protocol, or off [default: 127.0.0.1:7412; off if gRPC asks for credentials and there is no
-    /// --password-file].
+    /// The address of the Redis protocol, or off [default: 127.0.0.1:7412; off if gRPC asks for credentials and there is
+    /// neither --key-file nor --password-file].
     #[arg(long, value_name = "HOST:PORT|off", env = "SHOAL_RESP", hide_env_values = true)]
     pub(crate) resp: Option<String>,
     /// The bucket of Redis clients [default: default, as for all other clients, or redis if that bucket has objects at the
@@ -140,8 +145,8 @@ pub(crate) struct Arguments {
     /// one.
     #[arg(long, value_name = "HOST:PORT", env = "SHOAL_ANNOUNCE", hide_env_values = true)]
     pub(crate) announce: Option<String>,
-    /// The file with the password that Redis clients must send. Only its owner may have access to it. Without a file
-    /// no password is needed.
+    /// The file with the password that Redis clients must send, unless they show a key. Only its owner may have access to it.
+    /// Without this file and --key-file no password is needed.
     #[arg(long, value_name = "FILE", env = "SHOAL_PASSWORD_FILE", hide_env_values = true)]
     #[serde(serialize_with = "lossy")]
     pub(crate) password_file: Option<PathBuf>,
@@ -209,7 +214,7 @@ impl Arguments {
         }
         each! {
             access_log announce cache cluster config data discard durability
-            grpc_compression insecure io kv_bucket listen log log_format memory memtable
+            grpc_compression insecure io key_file kv_bucket listen log log_format memory memtable
             metrics must_exist open_health own_space password_file pause_relocation poll
             resp resp_bucket resp_pending resp_tls scrub_every scrub_rate size slow
             snapshot_max_age stop_timeout tablets tls12 tls_cert tls_client_ca tls_key

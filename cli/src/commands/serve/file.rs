@@ -73,7 +73,7 @@ mod tests {
     fn every_key_is_understood() {
         let text = "data = '/srv/shoal.data'\nmust-exist = true\nsize = '64G'\nmemory = '2G'\ncache = 1048576\nmemtable = '64M'\ntablets = 8\n\
                     io = 'threads'\nlisten = '127.0.0.1:0'\ninsecure = true\n\
-                    tls-cert = 'c'\ntls-key = 'k'\ntls-client-ca = 'r'\ntls12 = true\ntoken-file = 't'\n\
+                    tls-cert = 'c'\ntls-key = 'k'\ntls-client-ca = 'r'\ntls12 = true\ntoken-file = 't'\nkey-file = 'keys'\n\
                     kv-bucket = 'kv'\ngrpc-compression = 'gzip'\nweb-origins = ['https://a']\nresp = 'off'\nresp-bucket = 'cache'\n\
                     password-file = '/etc/shoal.password'\ndurability = 'relaxed:50'\npoll = 20\nresp-pending = '64M'\ncluster = true\nannounce = 'a:1'\nresp-tls = 'off'\nlog = 'debug'\n\
                     metrics = 'off'\nopen-health = true\nlog-format = 'json'\nslow = '5ms'\naccess-log = true\nscrub-every = '2d'\nscrub-rate = '1M'\nsnapshot-max-age = '6h'\nown-space = ['films']\ndiscard = true\npause-relocation = true\nstop-timeout = 9\n";
@@ -94,6 +94,7 @@ mod tests {
             tls_client_ca: Some("r".into()),
             tls12: Some(true),
             token_file: Some("t".into()),
+            key_file: Some("keys".into()),
             kv_bucket: Some("kv".into()),
             grpc_compression: Some("gzip".into()),
             web_origins: Some(vec!["https://a".into()]),

@@ -37,7 +37,7 @@ use shoal_transfer::text::one_line;
 
 /// The danger of an address that asks for no credentials.
 const OPEN: &str = "every client that reaches it may read, change and delete everything";
-const UNENCRYPTED: &str = "tokens and values go through the network as plain text";
+const UNENCRYPTED: &str = "tokens, keys and values go through the network as plain text";
 /// A start waits this long for the count of the results that an earlier run stored.
 const RESULTS_WAIT: Duration = Duration::from_secs(1);
 
@@ -155,7 +155,7 @@ fn warn_of_settings(settings: &Settings) {
     if settings.is_resp_open {
         tracing::warn!(
             "the Redis frontend is off: it would let in everybody on this machine, and gRPC asks for credentials; \
-             give --password-file, or --resp off"
+             give --key-file or --password-file, or --resp off"
         );
     }
 }
@@ -236,7 +236,8 @@ fn warn_of_openness(
     }
     let Some((redis, (_, options))) = redis.zip(settings.resp.as_ref()) else { return };
     let redis = reachable(redis.addresses());
-    if !redis.is_empty() && options.password.is_none() && !settings.asks_redis_certificates() {
+    let asks = options.password.is_some() || settings.asks_redis_keys() || settings.asks_redis_certificates();
+    if !redis.is_empty() && !asks {
         tracing::warn!(
             "--insecure: the Redis protocol listens on {redis}, which other machines reach; {OPEN}"
         );
@@ -317,7 +318,10 @@ fn bind_redis(
     let Some((_, options)) = &settings.resp else { return Ok(None) };
     let security = security.clone();
     let tls = settings.resp_tls.unwrap_or(security.is_encrypted()).then(|| Tls {
-        config: Arc::new(move || security.tls_of_others()),
+        config: Arc::new({
+            let security = security.clone();
+            move || security.tls_of_others()
+        }),
         asks_certificates: settings.asks_redis_certificates(),
     });
     let metrics = Arc::clone(metrics);
@@ -325,6 +329,7 @@ fn bind_redis(
         listen: *listen,
         listen_also: others.clone(),
         insecure: settings.insecure,
+        security,
         tls,
         metrics,
         ..options.clone()

@@ -106,6 +106,7 @@ impl Settings {
                 key: arguments.tls_key,
                 client_roots: arguments.tls_client_ca,
                 tokens: arguments.token_file,
+                keys: arguments.key_file,
                 allow_tls12: arguments.tls12.unwrap_or(false),
             },
             kv_bucket: arguments.kv_bucket.unwrap_or_else(|| DEFAULT_BUCKET.into()),
@@ -139,7 +140,7 @@ impl Settings {
     /// address was named by an option, that is an error.
     fn with_redis_asking(self, is_resp_named: bool) -> anyhow::Result<Self> {
         let asks = self.credentials.tokens.is_some() || self.credentials.client_roots.is_some();
-        let is_open = asks && !self.asks_redis_certificates();
+        let is_open = asks && !self.asks_redis_certificates() && !self.asks_redis_keys();
         let Some((address, _)) =
             self.resp.as_ref().filter(|(_, options)| is_open && options.password.is_none())
         else {
@@ -148,17 +149,23 @@ impl Settings {
         if is_resp_named {
             let problem = format!(
                 "refusing to serve the Redis protocol on {address}: it would let in every client that reaches it, while gRPC \
-                 asks for credentials; set --password-file, or --resp off"
+                 asks for credentials; set --key-file or --password-file, or --resp off"
             );
             return Err(Usage(problem).into());
         }
         Ok(Self { resp: None, is_resp_open: true, ..self })
     }
 
-    /// Returns true if every Redis client must show a certificate. A client that may show a token instead need not.
+    /// Returns true if every Redis client must show a certificate. A client that may show a token or key instead need not.
     pub(super) fn asks_redis_certificates(&self) -> bool {
         let is_tls = self.resp_tls.unwrap_or(true);
-        is_tls && self.credentials.client_roots.is_some() && self.credentials.tokens.is_none()
+        let is_only_way = self.credentials.tokens.is_none() && self.credentials.keys.is_none();
+        is_tls && self.credentials.client_roots.is_some() && is_only_way
+    }
+
+    /// Returns true if every Redis client must show a key, or the password.
+    pub(super) fn asks_redis_keys(&self) -> bool {
+        self.credentials.keys.is_some()
     }
 }
 
@@ -465,6 +472,9 @@ mod tests {
             let with_password = Arguments { password_file: Some(password.clone()), ..given() };
             let settings = Settings::new(with_password, None).unwrap();
             assert!(settings.resp.is_some() && !settings.is_resp_open);
+            let with_keys = Arguments { key_file: file(), ..given() };
+            let settings = Settings::new(with_keys, None).unwrap();
+            assert!(settings.resp.is_some() && !settings.asks_redis_certificates());
             let settings = Settings::new(Arguments { resp: Some("off".into()), ..given() }, None).unwrap();
             assert!(settings.resp.is_none() && !settings.is_resp_open);
             // A regression: an address that was asked for was ignored.

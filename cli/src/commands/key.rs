@@ -1,0 +1,223 @@
+//! `shoal key`: the file of keys of a server on this machine.
+
+use std::fs::{File, OpenOptions, Permissions};
+use std::io::Write;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use clap::{Args, Subcommand};
+use rustix::fs::{FlockOperation, fchown, flock};
+use rustix::process::{Gid, Uid};
+use serde_json::json;
+use shoal_base::{Clock, SystemClock};
+use shoal_server::{KeyEntry, KeyFile, ROTATION_OVERLAP, seconds_of};
+
+use crate::arguments::credentials::{check_keys, read_key_file};
+use crate::failure::{NotFound, Usage};
+use crate::output::{Output, warn};
+
+const EXAMPLES: &str = "Examples:
+  shoal key create --name uploads --allow 'read,list,write photos/incoming/*' --expires 90d
+  shoal key create --allow 'all *'               a key that may do everything
+  shoal key list
+  shoal key rotate SHK7Q2M4XZA4B3C5D7E2          a new secret; the old one stays valid for a day
+  shoal key rm SHK7Q2M4XZA4B3C5D7E2
+
+A grant is ACTION,... BUCKET[*][/PREFIX*]. The actions are read, list, write, delete, bucket (empty a bucket) and admin (operate the
+server), or all; * is all buckets. What no grant allows is denied. `shoal serve --key-file FILE` reads the file again within a second
+of a change. Clients show a key as `authorization: Bearer ID.SECRET` (gRPC; a command by a --token-file with that line) or AUTH ID
+SECRET (Redis).";
+
+/// The file of keys, if no option names one.
+const DEFAULT_KEY_FILE: &str = "./shoal.keys";
+
+#[derive(Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Args)]
+struct KeyPath {
+    /// The file of keys.
+    #[arg(long, value_name = "FILE", env = "SHOAL_KEY_FILE", hide_env_values = true, default_value = DEFAULT_KEY_FILE)]
+    key_file: PathBuf,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Make a key, and print its id and secret once. The file is created if it does not exist.
+    Create {
+        /// A name for people.
+        #[arg(long)]
+        name: Option<String>,
+        /// A grant; may be repeated.
+        #[arg(long, value_name = "GRANT", required = true)]
+        allow: Vec<String>,
+        /// The time after which the key is not accepted any more [default: never].
+        #[arg(long, value_name = "DURATION", value_parser = humantime::parse_duration)]
+        expires: Option<Duration>,
+        /// Print a JSON object.
+        #[arg(long)]
+        json: bool,
+        #[command(flatten)]
+        path: KeyPath,
+    },
+    /// List the keys, without their secrets.
+    List {
+        /// Print one JSON object a line.
+        #[arg(long)]
+        json: bool,
+        #[command(flatten)]
+        path: KeyPath,
+    },
+    /// Remove a key.
+    Rm {
+        /// The id of the key.
+        id: String,
+        #[command(flatten)]
+        path: KeyPath,
+    },
+    /// Give a key a new secret, and print it once.
+    Rotate {
+        /// The id of the key.
+        id: String,
+        /// The time for which the old secret is accepted as well [default: 24h].
+        #[arg(long, value_name = "DURATION", value_parser = humantime::parse_duration)]
+        overlap: Option<Duration>,
+        /// Print a JSON object.
+        #[arg(long)]
+        json: bool,
+        #[command(flatten)]
+        path: KeyPath,
+    },
+}
+
+pub(crate) fn run(arguments: Arguments) -> anyhow::Result<()> {
+    let now_s = SystemClock::default().wall_ns() / 1_000_000_000;
+    match arguments.command {
+        Command::Create { name, allow, expires, json, path } => {
+            let expires_s = expires.map(|expires| now_s.saturating_add(expires.as_secs()));
+            let create = |file: &mut KeyFile| {
+                let entry = file.create(name, allow, now_s, expires_s).cloned();
+                entry.map_err(|error| Usage(error.to_string()).into())
+            };
+            show_secret(&change(&path.key_file, true, create)?, json)
+        }
+        Command::List { json, path } => list(&read_key_file(&path.key_file)?, now_s, json),
+        Command::Rm { id, path } => {
+            let removed = change(&path.key_file, false, |file| {
+                must_exist(file, &id)?;
+                Ok(file.remove(&id)?)
+            })?;
+            if let Some(certificate) = removed.certificate {
+                warn(&format!(
+                    "shoal: warning: no key names the certificate of {certificate} any more: its holder may do everything"
+                ));
+            }
+            Ok(())
+        }
+        Command::Rotate { id, overlap, json, path } => {
+            let rotated = change(&path.key_file, false, |file| {
+                must_exist(file, &id)?;
+                Ok(file.rotate(&id, now_s, overlap.unwrap_or(ROTATION_OVERLAP))?.clone())
+            })?;
+            show_secret(&rotated, json)
+        }
+    }
+}
+
+fn must_exist(file: &KeyFile, id: &str) -> anyhow::Result<()> {
+    match file.entries.iter().any(|entry| entry.id == id) {
+        true => Ok(()),
+        false => Err(NotFound(format!("there is no key {id:?}; `shoal key list` lists the keys")).into()),
+    }
+}
+
+fn show_secret(entry: &KeyEntry, json: bool) -> anyhow::Result<()> {
+    let (mut output, secret) = (Output::new(), entry.secret.as_deref().unwrap_or_default());
+    if json {
+        output.json(&json!({ "id": entry.id, "secret": secret }))?;
+    } else {
+        output.line(&format!("id      {}", entry.id))?;
+        output.line(&format!("secret  {secret}"))?;
+    }
+    output.finish()
+}
+
+fn list(file: &KeyFile, now_s: u64, json: bool) -> anyhow::Result<()> {
+    let mut output = Output::new();
+    for entry in &file.entries {
+        let time = |date: &Option<_>| date.as_ref().map(ToString::to_string);
+        let is_over = entry.expires.as_ref().and_then(seconds_of).is_some_and(|end_s| now_s >= end_s);
+        if json {
+            output.json(&json!({
+                "id": entry.id,
+                "name": entry.name,
+                "certificate": entry.certificate,
+                "created": time(&entry.created),
+                "expires": time(&entry.expires),
+                "expired": is_over,
+                "old_until": time(&entry.old_until),
+                "allow": entry.allow,
+            }))?;
+            continue;
+        }
+        let end = match time(&entry.expires) {
+            Some(_) if is_over => "expired".to_owned(),
+            Some(end) => end,
+            None => "no end".to_owned(),
+        };
+        let name = entry.name.as_deref().unwrap_or("-");
+        output.line(&format!("{}  {end:<20}  {name}  ({})", entry.id, entry.allow.join("; ")))?;
+    }
+    output.finish()
+}
+
+/// Changes the file of keys at `path`: it is replaced as a whole, by one process at a time. `may_create`: it need not exist.
+fn change<T>(
+    path: &Path,
+    may_create: bool,
+    change: impl FnOnce(&mut KeyFile) -> anyhow::Result<T>,
+) -> anyhow::Result<T> {
+    let cannot = |error: std::io::Error| Usage(format!("cannot write {}: {error}", path.display()));
+    // A symlink stays: its target is replaced.
+    let path = &if path.exists() { path.canonicalize().map_err(cannot)? } else { path.to_owned() };
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let folder = File::open(folder).map_err(cannot)?;
+    flock(&folder, FlockOperation::LockExclusive).map_err(|error| cannot(error.into()))?;
+    let (mut file, owner) = match path.metadata() {
+        Err(error) if may_create && error.kind() == std::io::ErrorKind::NotFound => {
+            (KeyFile::default(), None)
+        }
+        Err(error) => return Err(cannot(error).into()),
+        Ok(metadata) => (read_key_file(path)?, Some(metadata)),
+    };
+    let changed = change(&mut file)?;
+    check_keys(&file).map_err(|error| Usage(error.to_string()))?;
+    let mut temporary = path.as_os_str().to_owned();
+    temporary.push(format!(".{}.new", std::process::id()));
+    let written = write_whole(Path::new(&temporary), &file.to_text()?, owner.as_ref());
+    let renamed = written.and_then(|()| std::fs::rename(&temporary, path));
+    if let Err(error) = renamed {
+        // The failure itself is reported.
+        let _ = std::fs::remove_file(&temporary);
+        return Err(cannot(error).into());
+    }
+    folder.sync_all().map_err(cannot)?;
+    Ok(changed)
+}
+
+/// Writes a new file, with the owner and mode of the one that it replaces.
+fn write_whole(path: &Path, text: &str, replaced: Option<&std::fs::Metadata>) -> std::io::Result<()> {
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
+    if let Some(replaced) = replaced {
+        let (user, group) = (Uid::from_raw(replaced.uid()), Gid::from_raw(replaced.gid()));
+        fchown(&file, Some(user), Some(group))?;
+        file.set_permissions(Permissions::from_mode(replaced.mode() & 0o777))?;
+    }
+    file.write_all(text.as_bytes())?;
+    file.sync_all()
+}
