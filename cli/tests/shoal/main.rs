@@ -5,7 +5,7 @@
 //! about the server, [`idle`] about one without clients, [`watch`] about watching it, [`check`] and [`damage`] about damage, [`backup`] about backups, [`last_backup`]
 //! about the one that `stat` shows, [`format`](mod@format) about new stores, [`grow`] about stores that become larger, [`read_only`]
 //! about stores that cannot be written, [`kill`] about stores after a kill, [`linear`] about answers to clients over kills, [`keys`]
-//! about strange keys, [`containers`] about little memory, [`no_room`] about file systems without room, [`memory`] and [`load`] about
+//! about strange keys, [`credentials`](mod@credentials) about the keys of clients, [`containers`] about little memory, [`no_room`] about file systems without room, [`memory`] and [`load`] about
 //! load and overload, [`another_clock`] about time namespaces, [`abuse`] about burdensome clients and devices, [`readme`] about the
 //! commands of the README, [`scale`] and [`tail`] about `shoal bench`, [`space`] about maps and dumps, [`space_service`] about the allocator
 //! between processes.
@@ -19,6 +19,7 @@ mod backup;
 mod both;
 mod check;
 mod containers;
+mod credentials;
 mod damage;
 mod disk;
 mod drill;

@@ -9,6 +9,7 @@
 //! - [`model`]: the oracle, which states of a key the acknowledgements allow; [`workload`]: seeded sequences of operations.
 //! - [`linear`]: checks that the answers to several clients fit one order of their operations; [`serial`]: the same for transactions of
 //!   several keys.
+//! - [`permissions`]: the oracle of grants, with all kinds of callers.
 //! - [`corpus`]: the stored inputs of the fuzz targets.
 //! - [`http2`]: frames by hand; [`resp`]: commands of the Redis protocol. `certificates` (a feature): roots and identities for TLS.
 //!
@@ -25,6 +26,7 @@ pub mod http2;
 pub mod lab;
 pub mod linear;
 pub mod model;
+pub mod permissions;
 pub mod places;
 pub mod process;
 pub mod resp;

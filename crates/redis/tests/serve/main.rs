@@ -15,6 +15,7 @@ mod expiring;
 mod introspection;
 mod limits;
 mod memory;
+mod permissions;
 mod pipelines;
 mod support;
 mod tls;

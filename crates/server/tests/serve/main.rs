@@ -17,6 +17,7 @@ mod hostile;
 mod key_value;
 mod limits;
 mod operations;
+mod permissions;
 mod pipeline;
 mod revoked;
 mod rights;
