@@ -15,7 +15,7 @@ use shoal_server::{KeyEntry, KeyFile, ROTATION_OVERLAP, seconds_of};
 
 use crate::arguments::credentials::{check_keys, read_key_file};
 use crate::failure::{NotFound, Usage};
-use crate::output::{Output, warn};
+use crate::output::Output;
 
 const EXAMPLES: &str = "Examples:
   shoal key create --name uploads --allow 'read,list,write photos/incoming/*' --expires 90d
@@ -107,18 +107,11 @@ pub(crate) fn run(arguments: Arguments) -> anyhow::Result<()> {
             show_secret(&change(&path.key_file, true, create)?, json)
         }
         Command::List { json, path } => list(&read_key_file(&path.key_file)?, now_s, json),
-        Command::Rm { id, path } => {
-            let removed = change(&path.key_file, false, |file| {
-                must_exist(file, &id)?;
-                Ok(file.remove(&id)?)
-            })?;
-            if let Some(certificate) = removed.certificate {
-                warn(&format!(
-                    "shoal: warning: no key names the certificate of {certificate} any more: its holder may do everything"
-                ));
-            }
+        Command::Rm { id, path } => change(&path.key_file, false, |file| {
+            must_exist(file, &id)?;
+            file.remove(&id)?;
             Ok(())
-        }
+        }),
         Command::Rotate { id, overlap, json, path } => {
             let rotated = change(&path.key_file, false, |file| {
                 must_exist(file, &id)?;

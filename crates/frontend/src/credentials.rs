@@ -224,14 +224,16 @@ impl Credentials {
         }
     }
 
-    /// The holder of a certificate that TLS has verified: it may do everything, unless a key names the certificate.
+    /// The holder of a certificate that TLS has verified. With a file of keys it has the grants of the key that names it, otherwise it may
+    /// do everything.
     ///
     /// # Errors
-    /// [`NoKey::Expired`] if that key has expired.
+    /// [`NoKey::Unnamed`] if no key names it, [`NoKey::Expired`] if that key has expired.
     pub fn find_certificate(&self, name: &Arc<str>, now_s: impl FnOnce() -> u64) -> Result<Known, NoKey> {
-        let named = self.keys.as_ref().and_then(|keys| keys.find_certificate(name, now_s));
-        let unrestricted = || Principal::unrestricted(PrincipalId::Certificate(Arc::clone(name)));
-        named.unwrap_or_else(|| Ok(unrestricted().into()))
+        match &self.keys {
+            None => Ok(Principal::unrestricted(PrincipalId::Certificate(Arc::clone(name))).into()),
+            Some(keys) => keys.find_certificate(name, now_s).unwrap_or(Err(NoKey::Unnamed)),
+        }
     }
 }
 
@@ -407,6 +409,9 @@ mod tests {
         assert!(!none.asks() && none.find_bearer(b"a.b", || 0).is_err());
         let empty = Credentials::with_keys(None, Tokens::default(), Some(Keys::default())).unwrap();
         assert!(empty.asks() && empty.find_bearer(b"a.b", || 0) == Err(NoKey::Unknown));
+        let certificate = "host.example".into();
+        assert_eq!(empty.find_certificate(&certificate, || 0), Err(NoKey::Unnamed));
+        assert!(none.find_certificate(&certificate, || 0).unwrap().principal.is_unrestricted());
     }
 
     #[test]

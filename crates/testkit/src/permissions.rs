@@ -24,8 +24,10 @@ pub enum Shows {
     BadKey,
     /// A token with these rights.
     Token(&'static str),
-    /// A certificate, which a key names or not.
+    /// A certificate that a key names.
     Certificate(&'static str),
+    /// A certificate that no key names.
+    UnnamedCertificate(&'static str),
     /// The password of the Redis protocol.
     Password,
 }
@@ -62,7 +64,7 @@ pub const HOLDERS: &[Holder] = &[
     holder("token-reads", Shows::Token("read-only"), &[("read,list", "*", "")]),
     holder("token-films", Shows::Token("bucket=films"), &[("read,list,write,delete", "films", "")]),
     holder("token-reads-films", Shows::Token("bucket=films,read-only"), &[("read,list", "films", "")]),
-    holder("certificate", Shows::Certificate("free.example"), &[("all", "*", "")]),
+    holder("certificate", Shows::UnnamedCertificate("free.example"), &[("all", "*", "")]),
     holder("certificate-of-key", Shows::Certificate("named.example"), &[("read", "films", "")]),
     holder("password", Shows::Password, &[("all", "*", "")]),
 ];
@@ -120,9 +122,7 @@ pub fn key_file(before: &str, after: &str) -> String {
             (_, Shows::OldSecret) => {
                 format!("secret = 'another-secret-here'\nold_secret = '{secret}'\nold_until = {after}")
             }
-            (_, Shows::Certificate(name)) if !holder.may_whole_store(&["admin"]) => {
-                format!("certificate = '{name}'")
-            }
+            (_, Shows::Certificate(name)) => format!("certificate = '{name}'"),
             _ => continue,
         };
         let grant = |(actions, pattern, prefix): &(&str, &str, &str)| match prefix.is_empty() {

@@ -18,6 +18,9 @@ pub enum NoKey {
     /// The key is right, and its time is over.
     #[error("the key has expired")]
     Expired,
+    /// There are keys, and none of them names the certificate.
+    #[error("no key names the certificate")]
+    Unnamed,
 }
 
 /// A caller that is known.

@@ -167,7 +167,9 @@ fn client_of(served: &Served, holder: &Holder) -> Client {
 
 /// The callers of this protocol.
 fn callers() -> impl Iterator<Item = &'static Holder> {
-    HOLDERS.iter().filter(|holder| !matches!(holder.shows, Shows::Token(_) | Shows::Certificate(_)))
+    HOLDERS.iter().filter(|holder| {
+        !matches!(holder.shows, Shows::Token(_) | Shows::Certificate(_) | Shows::UnnamedCertificate(_))
+    })
 }
 
 fn is_let_in(holder: &Holder) -> bool {

@@ -59,6 +59,9 @@ pub enum Denied {
     /// It showed a key whose time is over.
     #[error("the key of the call has expired")]
     Expired,
+    /// It showed a certificate, and there are keys, none of which names it.
+    #[error("no key names the certificate of the call: give a key `certificate = \"NAME\"`, or send one")]
+    Unnamed,
     /// The grants changed since the start of the call.
     #[error("the token or key of the call has other rights now")]
     OtherRights,
@@ -69,6 +72,7 @@ impl From<NoKey> for Denied {
         match reason {
             NoKey::Unknown => Self::Unknown,
             NoKey::Expired => Self::Expired,
+            NoKey::Unnamed => Self::Unnamed,
         }
     }
 }

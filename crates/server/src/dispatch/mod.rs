@@ -211,9 +211,11 @@ impl Dispatch {
             tracing::warn!(peer = %peer.address, "refused: {denied}");
             match denied {
                 Denied::Address(_) => Failure::denied(denied.to_string()),
-                Denied::Missing { .. } | Denied::Unknown | Denied::Expired | Denied::OtherRights => {
-                    Failure::unauthenticated(denied.to_string())
-                }
+                Denied::Missing { .. }
+                | Denied::Unknown
+                | Denied::Expired
+                | Denied::Unnamed
+                | Denied::OtherRights => Failure::unauthenticated(denied.to_string()),
             }
         })?;
         if encoding == Encoding::Other {

@@ -40,7 +40,7 @@ impl Needs<'_> {
 }
 
 fn is_let_in(holder: &Holder) -> bool {
-    !matches!(holder.shows, Shows::Nothing | Shows::BadKey)
+    !matches!(holder.shows, Shows::Nothing | Shows::BadKey | Shows::UnnamedCertificate(_))
 }
 
 fn credentials(root: &RootCertificate, keys: &str) -> Credentials {
@@ -71,7 +71,7 @@ impl Matrix {
         let mut callers = Vec::new();
         for holder in HOLDERS.iter().filter(|holder| holder.shows != Shows::Password) {
             let identity = match holder.shows {
-                Shows::Certificate(name) => Some(root.client(name).pem()),
+                Shows::Certificate(name) | Shows::UnnamedCertificate(name) => Some(root.client(name).pem()),
                 _ => None,
             };
             callers.push((holder, channel(&server, &root, identity.as_ref()).await.unwrap()));
