@@ -3,7 +3,7 @@
 //! The files that a request passes, in this order; `docs/life-of-a-get.md` has the functions, too:
 //!
 //! 1. `listen.rs`: [`Server`] listens; `shoal-http` accepts connections, speaks HTTP on them and runs their requests;
-//! 2. `dispatch/mod.rs` has the table of methods, behind `auth`, which admits the caller;
+//! 2. `dispatch/mod.rs` has the table of methods; `auth` admits the caller first;
 //! 3. `call/unary.rs` or `call/streams.rs`: from frames to a message, and from an answer to a response;
 //! 4. `operations/`: a file for each method, with its calls of the store;
 //! 5. `answer/body.rs` hands the answer to HTTP/2, in pieces and in turn.

@@ -262,7 +262,7 @@ pub fn seconds_of(date: &Datetime) -> Option<u64> {
 /// The time of a second of the Unix epoch.
 ///
 /// # Errors
-/// [`BadKeys`] behind the year 9999.
+/// [`BadKeys`] after the year 9999.
 pub fn date_of(second: u64) -> Result<Datetime, BadKeys> {
     /// The last second with a year of four digits.
     const LAST_S: u64 = 253_402_300_799;
