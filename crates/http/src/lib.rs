@@ -4,7 +4,8 @@
 //! passes:
 //!
 //! 1. `frontend.rs`: [`Frontend`] accepts connections, within the limits of `admission.rs`;
-//! 2. `connection/mod.rs` speaks HTTP on one, over TLS if there is a certificate, and `connection/tasks.rs` runs its requests;
+//! 2. `connection/mod.rs` speaks HTTP on one, over TLS if there is a certificate; `connection/tasks.rs` and
+//!    `connection/http1.rs` run its requests;
 //! 3. `serve.rs`: the protocol gets the request, and the [`Peer`] that sent it;
 //! 4. `body.rs` and `flow/intake.rs`: the protocol reads its body, at least at a minimum rate (`min_rate.rs`) and only as memory allows;
 //! 5. `flow/sending.rs`: the pieces of answers leave in turn.
@@ -33,6 +34,6 @@ pub use flow::{
     RunningHandler, StreamIntake, WAITING_BYTES_MAX, deadline_after,
 };
 pub use frontend::Frontend;
-pub use limits::ServerLimits;
+pub use limits::{Http1Limits, ServerLimits};
 pub use serve::{FrontendParts, HttpProtocol, Peer, Waiters};
 pub use timing::Timer;

@@ -47,10 +47,36 @@ pub struct ServerLimits {
     /// The least bytes of a started request that must arrive while the server waits for more. A peer that takes nothing of its answers may
     /// be silent for the same time, too.
     pub min_rate: MinRate,
+    /// Bounds on requests over HTTP/1.1.
+    pub http1: Http1Limits,
     /// The time for a new connection to agree on TLS, and again to start to speak HTTP; and the time for the headers of a request.
     pub greeting_max: Duration,
     /// The time for requests to finish when the server stops; then they are cut.
     pub drain_max: Duration,
+}
+
+/// Bounds on requests over HTTP/1.1.
+#[derive(Clone, Debug)]
+pub struct Http1Limits {
+    /// Headers of a request; one with more gets 431.
+    pub headers_max: usize,
+    /// Bytes of their names and values together; more get 431.
+    pub header_bytes_max: usize,
+    /// Bytes of a path with its query; more get 414.
+    pub target_bytes_max: usize,
+    /// The silence between two requests, after which the connection is closed: clients keep connections for minutes.
+    pub idle_max: Duration,
+}
+
+impl Default for Http1Limits {
+    fn default() -> Self {
+        Self {
+            headers_max: 100,
+            header_bytes_max: 32 << 10,
+            target_bytes_max: 16 << 10,
+            idle_max: Duration::from_secs(75),
+        }
+    }
 }
 
 impl Default for ServerLimits {
@@ -65,6 +91,7 @@ impl Default for ServerLimits {
             waiting_bytes_max: 384 << 20,
             room_wait_max: Duration::from_secs(30),
             min_rate: MinRate::default(),
+            http1: Http1Limits::default(),
             greeting_max: Duration::from_secs(10),
             drain_max: Duration::from_secs(10),
         }

@@ -27,7 +27,10 @@ pub enum Waiters {
 /// A protocol over HTTP: it answers the requests of all connections.
 pub trait HttpProtocol: Send + Sync + 'static {
     /// The body of an answer.
-    type Body: Body<Data: Send, Error: Into<Box<dyn std::error::Error + Send + Sync>>> + Send + 'static;
+    type Body: Body<Data: Send, Error: Into<Box<dyn std::error::Error + Send + Sync>>>
+        + Send
+        + Unpin
+        + 'static;
 
     /// Answers `request` of `peer`, on the connection of `flow`. The memory of the request and its answer is counted by a permit of `flow`.
     fn serve(

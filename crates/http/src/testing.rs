@@ -1,5 +1,6 @@
 //! A protocol for this crate's unit tests, and a frontend that serves it.
 
+use std::future::poll_fn;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -7,10 +8,10 @@ use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use http::StatusCode;
-use http_body::{Body, Frame};
+use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 use shoal_engine::Store;
-use shoal_frontend::{Listeners, Security, listen};
+use shoal_frontend::{Listeners, MinRate, Security, listen};
 use shoal_metrics::Metrics;
 use tokio::sync::watch;
 
@@ -21,11 +22,13 @@ use crate::frontend::Frontend;
 use crate::limits::ServerLimits;
 use crate::serve::{FrontendParts, HttpProtocol, Peer, Waiters};
 
-/// Answers each request with its body, or with 503 if there is no memory for it.
+/// Answers each request with its body, or with 503 if there is no memory for it. Reads nothing of requests of /refuse, and all of those
+/// of /collect before it answers.
 #[derive(Default)]
 pub(crate) struct Echo {
     /// Gathers the writes of a turn, if there is one.
     pub(crate) store: Option<Store>,
+    pub(crate) min_rate: MinRate,
 }
 
 /// The body of a request on its way back.
@@ -42,6 +45,20 @@ impl Body for Returned {
         let Some((body, _)) = &mut self.0 else { return Poll::Ready(None) };
         Pin::new(body).poll_frame(context)
     }
+
+    fn is_end_stream(&self) -> bool {
+        self.0.as_ref().is_none_or(|(body, _)| body.is_end_stream())
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.0.as_ref().map_or(SizeHint::with_exact(0), |(body, _)| body.size_hint())
+    }
+}
+
+fn answer(status: StatusCode) -> http::Response<Returned> {
+    let mut answer = http::Response::new(Returned(None));
+    *answer.status_mut() = status;
+    answer
 }
 
 impl HttpProtocol for Echo {
@@ -53,16 +70,20 @@ impl HttpProtocol for Echo {
         flow: Arc<ConnectionFlow>,
         request: http::Request<Incoming>,
     ) -> http::Response<Returned> {
-        let body = WatchedBody::new(request.into_body(), Default::default());
+        if request.uri().path() == "/refuse" {
+            return answer(StatusCode::FORBIDDEN);
+        }
+        if request.uri().path() == "/collect" {
+            let mut body = request.into_body();
+            while poll_fn(|context| Pin::new(&mut body).poll_frame(context)).await.is_some() {}
+            return answer(StatusCode::OK);
+        }
+        let body = WatchedBody::new(request.into_body(), self.min_rate);
         let permit = flow.permit();
         let bytes = body.size_hint().exact().unwrap_or_default();
         match permit.grow(bytes as usize) {
             Ok(()) => http::Response::new(Returned(Some((body, permit)))),
-            Err(_) => {
-                let mut refused = http::Response::new(Returned(None));
-                *refused.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
-                refused
-            }
+            Err(_) => answer(StatusCode::SERVICE_UNAVAILABLE),
         }
     }
 
@@ -91,7 +112,7 @@ pub(crate) fn start(capacity: &Arc<Capacity>, limits: &ServerLimits) -> SocketAd
     let address = listeners.addresses()[0];
     let drain = watch::Sender::new(false);
     let parts = FrontendParts {
-        protocol: Arc::new(Echo::default()),
+        protocol: Arc::new(Echo { min_rate: limits.min_rate, ..Echo::default() }),
         capacity: Arc::clone(capacity),
         security: Security::default(),
         metrics: Arc::clone(Metrics::default().grpc()),

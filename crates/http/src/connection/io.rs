@@ -1,10 +1,10 @@
-//! The byte stream below HTTP: it replays the greeting that was read already, notes when its peer takes no more, and fails if headers stay
-//! incomplete.
+//! The byte stream below HTTP: it replays the greeting that was read already, notes when its peer takes no more, and ends or fails if the next
+//! request stays away or incomplete.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -13,19 +13,29 @@ use shoal_metrics::FrontendMetrics;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::frame_time::Frames;
+use super::http1::{Due, Heads, TOO_LATE};
 use crate::flow::ConnectionFlow;
+
+/// The watch over the time of headers.
+pub(super) enum Watched {
+    Http1(Heads),
+    Http2 {
+        frames: Frames,
+        /// The time for headers.
+        greeting_max: Duration,
+        /// Runs while the rest of them is awaited.
+        late: Option<AwakeSleep>,
+    },
+}
 
 /// A stream whose first bytes were read already. It notes when the peer takes no more, and fails if headers stay incomplete.
 pub(super) struct Rewound<S> {
     greeting: Bytes,
     stream: S,
     flow: Arc<ConnectionFlow>,
-    /// `None` if it does not speak HTTP/2: HTTP/1 checks its headers itself.
-    frames: Option<Frames>,
-    /// The time for headers.
-    greeting_max: Duration,
-    /// Runs while the rest of them is awaited.
-    late: Option<AwakeSleep>,
+    watched: Watched,
+    /// The own direction was closed.
+    is_shut: bool,
     /// The counters of its bytes.
     metrics: Arc<FrontendMetrics>,
 }
@@ -36,30 +46,31 @@ impl<S> Rewound<S> {
         greeting: Bytes,
         stream: S,
         flow: Arc<ConnectionFlow>,
-        is_http2: bool,
-        greeting_max: Duration,
+        watched: Watched,
         metrics: Arc<FrontendMetrics>,
     ) -> Self {
-        let frames = is_http2.then(Frames::default);
-        Self { greeting, stream, flow, frames, greeting_max, late: None, metrics }
+        Self { greeting, stream, flow, watched, is_shut: false, metrics }
     }
 
     /// Checks received bytes; if there are none, checks the time of the rest.
-    fn look(&mut self, came: Option<&[u8]>, context: &mut Context<'_>) -> io::Result<()> {
-        let Some(frames) = &mut self.frames else { return Ok(()) };
-        let Some(bytes) = came else {
-            if !frames.is_awaited() {
-                return Ok(());
+    fn look(&mut self, came: Option<&[u8]>, context: &mut Context<'_>) -> io::Result<Due> {
+        match (&mut self.watched, came) {
+            (Watched::Http1(heads), Some(bytes)) => heads.came(bytes.len()),
+            (Watched::Http1(heads), None) => return Ok(heads.poll_due(context)),
+            (Watched::Http2 { frames, late, .. }, Some(bytes)) => {
+                if frames.take(bytes) {
+                    *late = None;
+                }
             }
-            let greeting_max = self.greeting_max;
-            let late = self.late.get_or_insert_with(|| AwakeSleep::new(greeting_max));
-            let too_late = || io::Error::new(io::ErrorKind::TimedOut, "its headers did not end in time");
-            return if Pin::new(late).poll(context).is_ready() { Err(too_late()) } else { Ok(()) };
-        };
-        if frames.take(bytes) {
-            self.late = None;
+            (Watched::Http2 { frames, greeting_max, late }, None) if frames.is_awaited() => {
+                let late = late.get_or_insert_with(|| AwakeSleep::new(*greeting_max));
+                if Pin::new(late).poll(context).is_ready() {
+                    return Err(too_late());
+                }
+            }
+            (Watched::Http2 { .. }, None) => {}
         }
-        Ok(())
+        Ok(Due::Nothing)
     }
 
     fn noted<T>(&self, written: Poll<T>) -> Poll<T> {
@@ -75,7 +86,11 @@ impl<S> Rewound<S> {
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Rewound<S> {
+fn too_late() -> io::Error {
+    io::Error::new(io::ErrorKind::TimedOut, "its headers did not end in time")
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for Rewound<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -86,16 +101,30 @@ impl<S: AsyncRead + Unpin> AsyncRead for Rewound<S> {
             let read = Pin::new(&mut self.stream).poll_read(context, target);
             let came = read.is_ready().then(|| target.filled().get(before..).unwrap_or_default());
             self.metrics.add_received(came.map_or(0, <[u8]>::len) as u64);
-            self.look(came, context)?;
-            return read;
+            return match self.look(came, context)? {
+                Due::Nothing => read,
+                // As if the peer had closed.
+                Due::Close => Poll::Ready(Ok(())),
+                Due::Refuse => {
+                    // No answer is under way. A peer that takes nothing gets none.
+                    let stream = Pin::new(&mut self.stream);
+                    if let Poll::Ready(Ok(_)) = stream.poll_write(context, TOO_LATE) {
+                        let _ = Pin::new(&mut self.stream).poll_flush(context);
+                    }
+                    Poll::Ready(Err(too_late()))
+                }
+            };
         }
         let count = self.greeting.len().min(target.remaining());
         target.put_slice(&self.greeting.split_to(count));
+        if let Watched::Http1(heads) = &mut self.watched {
+            heads.came(count);
+        }
         Poll::Ready(Ok(()))
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Rewound<S> {
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Rewound<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -124,6 +153,14 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Rewound<S> {
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(context)
+        let Self { stream, watched, is_shut, .. } = &mut *self;
+        if !*is_shut {
+            ready!(Pin::new(&mut *stream).poll_shutdown(context))?;
+            *is_shut = true;
+        }
+        if let Watched::Http1(heads) = watched {
+            ready!(heads.poll_linger(stream, context));
+        }
+        Poll::Ready(Ok(()))
     }
 }

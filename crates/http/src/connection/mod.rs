@@ -1,9 +1,10 @@
 //! One connection: TLS if it is configured, HTTP on it, and the minimum rate of its peer.
 //!
-//! HTTP/2 and HTTP/1.1 share a port. The first bytes distinguish them. hyper parses HTTP; `tasks.rs` runs the requests of HTTP/2, each of
-//! which is a call of [`HttpProtocol::serve`]. `io.rs` and `frame_time.rs` only watch the bytes.
+//! HTTP/2 and HTTP/1.1 share a port. The first bytes distinguish them. hyper parses HTTP; `tasks.rs` runs the requests of HTTP/2, and
+//! `http1.rs` those of HTTP/1.1, each of which is a call of [`HttpProtocol::serve`]. `io.rs` and `frame_time.rs` only watch the bytes.
 
 mod frame_time;
+mod http1;
 mod io;
 mod tasks;
 
@@ -14,7 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hyper::body::Incoming;
-use hyper::server::conn::{http1, http2};
+use hyper::server::conn::{http1 as http1_server, http2};
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use shoal_api::{AwakeTimer, within};
@@ -26,7 +27,9 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until};
 use tokio_rustls::TlsAcceptor;
 
-use self::io::Rewound;
+use self::frame_time::Frames;
+use self::http1::{Heads, Progress};
+use self::io::{Rewound, Watched};
 use self::tasks::{Cork, Spawner, WithTasks};
 use crate::admission::AdmittedConnection;
 use crate::flow::{ConnectionFlow, deadline_after};
@@ -47,12 +50,6 @@ const RESETS_WAITING_MAX: usize = 32;
 
 /// Streams that were reset for a client's errors; with more, the connection is closed.
 const RESETS_FOR_ERRORS_MAX: usize = 256;
-
-/// Headers of a request over HTTP/1.1.
-const HEADERS_MAX: usize = 64;
-
-/// Bytes that HTTP/1.1 reads at a time, headers included.
-const HTTP1_BUFFER_BYTES: usize = 64 << 10;
 
 /// Serves `stream` until it is closed, `drain` becomes true and all requests are answered, or its peer is too slow.
 pub(crate) async fn serve<S: HttpProtocol>(
@@ -112,21 +109,20 @@ async fn speak<I: AsyncRead + AsyncWrite + Unpin + Send + 'static, S: HttpProtoc
     };
     let is_http2 = greeting.as_slice() == PREFACE;
     let flow = capacity.flow().connection();
-    let stream = Rewound::new(
-        greeting.into(),
-        stream,
-        Arc::clone(&flow),
-        is_http2,
-        limits.greeting_max,
-        Arc::clone(&parts.metrics),
-    );
+    let progress = Arc::<Progress>::default();
+    let watched = match is_http2 {
+        true => Watched::Http2 { frames: Frames::default(), greeting_max: limits.greeting_max, late: None },
+        false => Watched::Http1(Heads::new(Arc::clone(&progress), limits)),
+    };
+    let stream =
+        Rewound::new(greeting.into(), stream, Arc::clone(&flow), watched, Arc::clone(&parts.metrics));
     let stream = TokioIo::new(stream);
-    let requests = service_fn(|request: http::Request<Incoming>| {
-        let (protocol, flow, peer) = (Arc::clone(protocol), Arc::clone(&flow), Arc::clone(&peer));
-        async move { Ok::<_, Infallible>(protocol.serve(&peer, flow, request).await) }
-    });
     let bounds = Bounds { limits, flow: &flow, admitted: &peer.admitted, expires: peer.expires, drain };
     let ended = if is_http2 {
+        let requests = service_fn(|request: http::Request<Incoming>| {
+            let (protocol, flow, peer) = (Arc::clone(protocol), Arc::clone(&flow), Arc::clone(&peer));
+            async move { Ok::<_, Infallible>(protocol.serve(&peer, flow, request).await) }
+        });
         let spawner = Spawner::default();
         let connection = Box::pin(http2(limits, spawner.clone()).serve_connection(stream, requests));
         let (protocol, flow) = (Arc::clone(protocol), Arc::clone(&flow));
@@ -134,8 +130,13 @@ async fn speak<I: AsyncRead + AsyncWrite + Unpin + Send + 'static, S: HttpProtoc
         let connection = pin!(connection);
         bounds.drive(connection, |mut all| all.connection().as_mut().graceful_shutdown()).await
     } else {
-        let connection = pin!(http1(limits).serve_connection(stream, requests));
-        bounds.drive(connection, http1::Connection::graceful_shutdown).await
+        let requests = service_fn(|request: http::Request<Incoming>| {
+            let (flow, progress, peer) = (Arc::clone(&flow), &progress, &peer);
+            let answer = http1::answer(&**protocol, peer, flow, (progress, &limits.http1), request);
+            async move { Ok::<_, Infallible>(answer.await) }
+        });
+        let connection = pin!(http1::builder(limits).serve_connection(stream, requests));
+        bounds.drive(connection, http1_server::Connection::graceful_shutdown).await
     };
     let silence_s = limits.min_rate.silence_max.as_secs_f64();
     match ended {
@@ -214,17 +215,6 @@ fn http2(limits: &ServerLimits, spawner: Spawner) -> http2::Builder<Spawner> {
         .max_local_error_reset_streams(RESETS_FOR_ERRORS_MAX)
         .keep_alive_interval(KEEPALIVE)
         .keep_alive_timeout(KEEPALIVE)
-        .auto_date_header(false);
-    http
-}
-
-/// Of gRPC, only gRPC-Web comes this way.
-fn http1(limits: &ServerLimits) -> http1::Builder {
-    let mut http = http1::Builder::new();
-    http.timer(AwakeTimer)
-        .header_read_timeout(limits.greeting_max)
-        .max_headers(HEADERS_MAX)
-        .max_buf_size(HTTP1_BUFFER_BYTES)
         .auto_date_header(false);
     http
 }

@@ -238,7 +238,7 @@ mod tests {
         let mut all = WithTasks::new(
             connection,
             spawner,
-            Arc::new(Echo { store: Some(store.clone()) }),
+            Arc::new(Echo { store: Some(store.clone()), ..Echo::default() }),
             &Capacity::new(&ServerLimits::default()),
             Flow::new(0, 0).connection(),
             Cork::default(),
