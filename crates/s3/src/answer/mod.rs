@@ -1,0 +1,3 @@
+//! Answers: XML documents and headers.
+
+pub mod xml;
