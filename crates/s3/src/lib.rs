@@ -1,8 +1,10 @@
-//! S3.
+//! The S3 protocol without sockets and without a store: everything between the bytes of a request and the operation that it
+//! asks for, and between the operation's result and the bytes of its answer.
 
 mod action;
 pub mod answer;
 pub mod request;
+pub mod sign;
 pub mod text;
 pub mod time;
 
@@ -10,3 +12,4 @@ pub mod time;
 mod testing;
 
 pub use action::AccessAction;
+pub use request::error::{ErrorCode, S3Error, S3Result};

@@ -54,7 +54,7 @@ impl Fields {
         let of_year = (153 * march_month + 2) / 5 + self.day - 1;
         let days = year * 365 + year / 4 - year / 100 + year / 400 + of_year - 719_468;
         let seconds = days * DAY_S + self.second_of_day;
-        // A day behind the end of its month would be one of the next month.
+        // A day after the last one of its month would be one of the next month.
         let back = Self::of(seconds);
         (back.month == self.month && back.day == self.day).then_some(seconds)
     }
@@ -110,7 +110,8 @@ pub fn parse_iso(text: &str) -> Option<u64> {
     }
     let whole = text.get(..19)?;
     let rest = text.get(19..)?.strip_suffix('Z')?;
-    let is_fraction = |rest: &str| (1..=9).contains(&rest.len()) && rest.bytes().all(|it| it.is_ascii_digit());
+    let is_fraction =
+        |rest: &str| (1..=9).contains(&rest.len()) && rest.bytes().all(|it| it.is_ascii_digit());
     let fits = rest.is_empty() || rest.strip_prefix('.').is_some_and(is_fraction);
     if fits { parse(whole, "yyyy-mm-ddThh:mm:ss") } else { None }
 }
@@ -158,7 +159,9 @@ mod tests {
             assert_eq!(parse_iso(text), Some(MAY_24), "{text}");
         }
         assert_eq!(parse_basic("20130524T000000Z"), Some(MAY_24));
-        for text in ["Fri, 24 May 2013 00:00:00 GMT", "Friday, 24-May-13 00:00:00 GMT", "Fri May 24 00:00:00 2013"] {
+        for text in
+            ["Fri, 24 May 2013 00:00:00 GMT", "Friday, 24-May-13 00:00:00 GMT", "Fri May 24 00:00:00 2013"]
+        {
             assert_eq!(parse_http_date(text), Some(MAY_24), "{text}");
         }
         assert_eq!(iso_of(u64::MAX), "2554-07-21T23:34:33.709Z");
@@ -167,10 +170,18 @@ mod tests {
 
     #[test]
     fn dates_that_do_not_exist_are_refused() {
-        for text in ["20130230T000000Z", "20130524T240000Z", "20131301T000000Z", "20130524t000000Z", "19691231T235959Z"] {
+        for text in [
+            "20130230T000000Z",
+            "20130524T240000Z",
+            "20131301T000000Z",
+            "20130524t000000Z",
+            "19691231T235959Z",
+        ] {
             assert_eq!(parse_basic(text), None, "{text}");
         }
-        for text in ["2013-05-24 00:00:00+00:00", "2013-05-24T00:00:00", "2013-05-24T00:00:00.Z", "2013-5-24", "é"] {
+        for text in
+            ["2013-05-24 00:00:00+00:00", "2013-05-24T00:00:00", "2013-05-24T00:00:00.Z", "2013-5-24", "é"]
+        {
             assert_eq!(parse_iso(text), None, "{text}");
         }
         assert_eq!(parse_basic("20240229T000000Z"), Some(1_709_164_800));

@@ -24,12 +24,12 @@ impl XmlWriter {
         xml.finish()
     }
 
-    /// Opens the root element in S3's namespace; [`Self::close`] ends it.
+    /// Opens the root element in S3's namespace; [`Self::close`] closes it.
     pub fn open_root(&mut self, root: &str) {
         self.raw("<").raw(root).raw(" xmlns=\"").raw(NAMESPACE).raw("\">");
     }
 
-    /// Ends an element.
+    /// Closes an element.
     pub fn close(&mut self, name: &str) {
         self.raw("</").raw(name).raw(">");
     }
@@ -61,7 +61,7 @@ impl XmlWriter {
         self.element(name, |xml| xml.text(&String::from_utf8_lossy(bytes)));
     }
 
-    /// Escaped text. Characters that XML 1.0 forbids become U+FFFD; line ends and tabs are references, which no parser
+    /// Escaped text. Characters that XML 1.0 forbids become U+FFFD; line feeds and tabs are references, which no parser
     /// normalises.
     pub fn text(&mut self, text: &str) {
         self.0.reserve(text.len());

@@ -1,4 +1,4 @@
-//! Errors as S3 answers them: a code with its HTTP status, a message, and fields of their own for some codes.
+//! Errors as S3 answers them: a code with its HTTP status, a message, and more fields for some codes.
 
 use std::fmt;
 
@@ -142,9 +142,7 @@ impl S3Error {
     /// `InvalidArgument` with the argument's name and value.
     #[must_use]
     pub fn argument(name: &str, value: impl Into<String>, why: impl Into<String>) -> Self {
-        Self::new(ErrorCode::InvalidArgument, why)
-            .with("ArgumentName", name)
-            .with("ArgumentValue", value)
+        Self::new(ErrorCode::InvalidArgument, why).with("ArgumentName", name).with("ArgumentValue", value)
     }
 
     /// The error with one element more.
@@ -185,7 +183,8 @@ mod tests {
 
     #[test]
     fn an_error_has_code_message_fields_and_escaped_resource() {
-        let error = S3Error::new(ErrorCode::AuthorizationHeaderMalformed, "wrong region").with("Region", "us-east-1");
+        let error =
+            S3Error::new(ErrorCode::AuthorizationHeaderMalformed, "wrong region").with("Region", "us-east-1");
         let text = String::from_utf8(error.document("/b/<k>", "00000000000000AB")).unwrap();
         assert_eq!(
             text,

@@ -36,7 +36,7 @@ pub enum TargetLevel {
 pub enum BodyKind {
     /// None: a body is drained and ignored.
     None,
-    /// A document of at most so many bytes, read whole.
+    /// A document of at most this many bytes, read whole.
     Document(usize),
     /// The bytes of an object or a part.
     Stream,
@@ -47,7 +47,7 @@ pub enum BodyKind {
 pub enum Support {
     /// It works on the store.
     Served,
-    /// The answer is always that of a bucket without this configuration (`answer::absent`).
+    /// The answer is always that of a bucket without this configuration (`answer::result::absent`).
     Absent,
 }
 
@@ -239,7 +239,9 @@ pub fn row_of(
             refuse_later_headers(headers)?;
             Ok(row)
         }
-        (None, Some((name, feature))) => Err(S3Error::not_implemented(&format!("{feature} ({method} with ?{name})"))),
+        (None, Some((name, feature))) => {
+            Err(S3Error::not_implemented(&format!("{feature} ({method} with ?{name})")))
+        }
         (None, None) => Err(S3Error::from(ErrorCode::MethodNotAllowed).with("Method", method.as_str())),
     }
 }
@@ -294,7 +296,12 @@ mod tests {
     use super::*;
     use crate::testing::headers_of;
 
-    fn find(method: &str, path: &str, query: &str, headers: &[(&str, &str)]) -> S3Result<&'static OperationRow> {
+    fn find(
+        method: &str,
+        path: &str,
+        query: &str,
+        headers: &[(&str, &str)],
+    ) -> S3Result<&'static OperationRow> {
         let target = BucketAndKey::parse(path, None, &[]).unwrap();
         let query = QueryParameters::parse(Some(query)).unwrap();
         row_of(&Method::from_bytes(method.as_bytes()).unwrap(), &target, &query, &headers_of(headers))
@@ -349,7 +356,13 @@ mod tests {
             ("POST", "/b/k", "restore", &[], "RestoreObject"),
             ("PUT", "/b/k", "retention", &[], "Object lock"),
             ("GET", "/b/k", "versionId=0123", &[], "Versioning"),
-            ("PUT", "/b/k", "", &[("x-amz-server-side-encryption-customer-key", "v")], "Server-side encryption"),
+            (
+                "PUT",
+                "/b/k",
+                "",
+                &[("x-amz-server-side-encryption-customer-key", "v")],
+                "Server-side encryption",
+            ),
             ("PUT", "/b", "", &[("x-amz-bucket-object-lock-enabled", "true")], "Object lock"),
             ("PUT", "/b/k", "acl", &[("x-amz-grant-read", "id=1")], "An access control list in headers"),
         ] {
@@ -357,10 +370,17 @@ mod tests {
             assert_eq!(error.code, ErrorCode::NotImplemented, "{method} {path}?{query}");
             assert!(error.message.starts_with(feature), "{}", error.message);
         }
-        for (method, path, query) in [("POST", "/b", ""), ("PATCH", "/b/k", ""), ("PUT", "/", ""), ("DELETE", "/b/k", "acl")] {
-            assert_eq!(find(method, path, query, &[]).unwrap_err().code, ErrorCode::MethodNotAllowed, "{method} {path}");
+        for (method, path, query) in
+            [("POST", "/b", ""), ("PATCH", "/b/k", ""), ("PUT", "/", ""), ("DELETE", "/b/k", "acl")]
+        {
+            assert_eq!(
+                find(method, path, query, &[]).unwrap_err().code,
+                ErrorCode::MethodNotAllowed,
+                "{method} {path}"
+            );
         }
-        let class = |class| find("PUT", "/b/k", "", &[("x-amz-storage-class", class)]).map(|row| row.operation);
+        let class =
+            |class| find("PUT", "/b/k", "", &[("x-amz-storage-class", class)]).map(|row| row.operation);
         assert_eq!(class("STANDARD"), Ok(S3Operation::PutObject));
         assert_eq!(class("GLACIER").unwrap_err().code, ErrorCode::InvalidStorageClass);
     }

@@ -42,7 +42,8 @@ impl QueryParameters {
     /// # Errors
     /// `InvalidArgument` if it is not UTF-8.
     pub fn text(&self, name: &str) -> S3Result<Option<&str>> {
-        let text = |value| str::from_utf8(value).map_err(|_| S3Error::argument(name, "", "The value is not UTF-8."));
+        let text =
+            |value| str::from_utf8(value).map_err(|_| S3Error::argument(name, "", "The value is not UTF-8."));
         self.get(name).map(text).transpose()
     }
 
@@ -54,7 +55,9 @@ impl QueryParameters {
         let Some(text) = self.text(name)? else { return Ok(None) };
         let digits = text.bytes().all(|byte| byte.is_ascii_digit());
         let number = if digits { text.parse().ok() } else { None };
-        number.map(Some).ok_or_else(|| S3Error::argument(name, text, "The value is not a number in its range."))
+        number
+            .map(Some)
+            .ok_or_else(|| S3Error::argument(name, text, "The value is not a number in its range."))
     }
 
     /// Returns true if the query has a parameter with this name, with or without a value.
@@ -82,7 +85,8 @@ mod tests {
 
     #[test]
     fn names_and_values_are_decoded_once() {
-        let query = QueryParameters::parse(Some("prefix=a+b%2Bc%2525%FF&acl&max-keys=10&&prefix=2&n%61me=")).unwrap();
+        let query =
+            QueryParameters::parse(Some("prefix=a+b%2Bc%2525%FF&acl&max-keys=10&&prefix=2&n%61me=")).unwrap();
         assert_eq!(query.get("prefix"), Some(&b"a b+c%25\xff"[..]));
         assert!(query.has("acl") && query.has("name") && !query.has("policy"));
         assert_eq!(query.number("max-keys"), Ok(Some(10)));

@@ -79,9 +79,11 @@ pub fn check_target(path_and_query: &str) -> S3Result<()> {
 
 /// The bucket in a host name below one of `domains`.
 fn bucket_of_host(host: &str, domains: &[String]) -> Option<String> {
-    // The colon of a port; those of an IPv6 address are in brackets, and no domain ends in one.
+    // The colon of a port; those of an IPv6 address are in brackets, and no domain has one.
     let name = host.rsplit_once(':').map_or(host, |(name, _)| name).to_ascii_lowercase();
-    let rest = domains.iter().filter_map(|domain| name.strip_suffix(&domain.to_ascii_lowercase())?.strip_suffix('.'));
+    let rest = domains
+        .iter()
+        .filter_map(|domain| name.strip_suffix(&domain.to_ascii_lowercase())?.strip_suffix('.'));
     rest.min_by_key(|rest| rest.len()).filter(|bucket| !bucket.is_empty()).map(ToOwned::to_owned)
 }
 
@@ -96,8 +98,8 @@ pub fn check_bucket_name(bucket: &str) -> S3Result<()> {
     if fits && bucket != ".shoal" { Ok(()) } else { Err(bad_bucket(bucket)) }
 }
 
-/// Checks the name of a bucket that S3 creates: 3 to 63 characters of a-z, 0-9, `-` and `.`, which starts and ends with a
-/// letter or digit, and is no IP address.
+/// Checks the name of a bucket that S3 creates: 3 to 63 characters of a-z, 0-9, `-` and `.`, a letter or digit as
+/// the first and the last one, and no IP address.
 ///
 /// # Errors
 /// `InvalidBucketName`.
