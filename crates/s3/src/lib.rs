@@ -3,6 +3,8 @@
 
 mod action;
 pub mod answer;
+pub mod body;
+pub mod object;
 pub mod request;
 pub mod sign;
 pub mod text;

@@ -7,6 +7,7 @@ use shoal_base::limits::USER_METADATA_BYTES_MAX;
 use super::error::{ErrorCode, S3Error, S3Result};
 use super::query::QueryParameters;
 use super::words;
+use crate::body::checksum::ChecksumAlgorithm;
 
 /// Most headers of a request.
 pub const HEADERS_MAX: usize = 100;
@@ -68,18 +69,33 @@ pub fn user_metadata(headers: &HeaderMap) -> S3Result<Vec<(String, Bytes)>> {
     if bytes > USER_METADATA_BYTES_MAX { Err(ErrorCode::MetadataTooLarge.into()) } else { Ok(found) }
 }
 
+/// Checks that the bucket has the owner that the request expects, if it names one.
+///
+/// # Errors
+/// `AccessDenied`.
+pub fn check_expected_owner(headers: &HeaderMap, owner: &str) -> S3Result<()> {
+    match header(headers, "x-amz-expected-bucket-owner")? {
+        Some(expected) if expected != owner => Err(ErrorCode::AccessDenied.into()),
+        _ => Ok(()),
+    }
+}
+
 /// The headers of a presigned request: those that arrived, and the `x-amz-` parameters of the query, which its signature
 /// covers. A client that signs a URL may put headers there.
+///
+/// Checksums do not count: some clients sign that of an empty body into every URL, because the body is not known yet, and S3
+/// ignores it.
 ///
 /// # Errors
 /// `InvalidArgument` if a parameter cannot be a header, or differs from the header of its name.
 pub fn with_presigned(headers: &HeaderMap, query: &QueryParameters) -> S3Result<HeaderMap> {
-    const OF_SIGNATURES: &str = "algorithm credential date expires signedheaders signature security-token";
+    const OF_SIGNATURES: &str = "algorithm content-sha256 credential date expires sdk-checksum-algorithm security-token signature signedheaders";
     let mut all = headers.clone();
     for (name, value) in query.iter() {
         let name = name.to_ascii_lowercase();
         let Some(short) = name.strip_prefix("x-amz-") else { continue };
-        if OF_SIGNATURES.split(' ').any(|own| own == short) {
+        let is_checksum = ChecksumAlgorithm::ALL.iter().any(|algorithm| algorithm.header() == name);
+        if is_checksum || OF_SIGNATURES.split(' ').any(|own| own == short) {
             continue;
         }
         let wrong = || S3Error::argument(&name, "", "The parameter is no valid header.");
@@ -134,9 +150,22 @@ mod tests {
     }
 
     #[test]
+    fn the_owner_is_the_expected_one() {
+        let headers = map(&[("x-amz-expected-bucket-owner", "A")]);
+        assert!(
+            check_expected_owner(&headers, "A").is_ok()
+                && check_expected_owner(&HeaderMap::new(), "A").is_ok()
+        );
+        assert_eq!(check_expected_owner(&headers, "B").unwrap_err().code, ErrorCode::AccessDenied);
+    }
+
+    #[test]
     fn parameters_of_a_presigned_url_count_as_headers() {
-        let query = QueryParameters::parse(Some("X-Amz-Date=1&x-amz-acl=public-read&x-amz-meta-k=v&x-id=GetObject")).unwrap();
+        let query =
+            QueryParameters::parse(Some("X-Amz-Date=1&x-amz-acl=public-read&x-amz-meta-k=v&x-id=GetObject&x-amz-checksum-crc32=AAAAAA%3D%3D"))
+                .unwrap();
         let all = with_presigned(&map(&[("host", "h")]), &query).unwrap();
+        // The checksum is that of the empty body, which JavaScript's SDK signs into each URL.
         assert_eq!(all.len(), 3);
         assert_eq!(all["x-amz-acl"], "public-read");
         assert!(with_presigned(&map(&[("x-amz-acl", "private")]), &query).is_err());

@@ -1,0 +1,3 @@
+//! Objects as S3 sees them: ETags, conditions, ranges, tags and the extended metadata that stores them.
+
+pub mod etag;
