@@ -1,6 +1,7 @@
 //! The S3 protocol without sockets and without a store: everything between the bytes of a request and the operation that it
 //! asks for, and between the operation's result and the bytes of its answer.
 
+pub mod access;
 mod action;
 pub mod answer;
 pub mod body;

@@ -4,4 +4,6 @@ pub mod check;
 pub mod checksum;
 pub mod chunked;
 pub mod claims;
+pub mod documents;
 pub mod form;
+pub mod xml;

@@ -1,3 +1,5 @@
 //! Objects as S3 sees them: ETags, conditions, ranges, tags and the extended metadata that stores them.
 
+pub mod conditions;
 pub mod etag;
+pub mod tags;

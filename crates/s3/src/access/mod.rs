@@ -1,0 +1,4 @@
+//! Access that a bucket's configuration decides: canned ACLs, CORS, and the policy subset.
+
+pub mod acl;
+pub mod cors;
