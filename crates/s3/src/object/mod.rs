@@ -2,4 +2,8 @@
 
 pub mod conditions;
 pub mod etag;
+pub mod given;
+pub mod metadata;
+pub mod post;
+pub mod range;
 pub mod tags;
