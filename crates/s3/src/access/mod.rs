@@ -2,3 +2,5 @@
 
 pub mod acl;
 pub mod cors;
+pub mod policy;
+pub mod policy_action;
