@@ -242,6 +242,69 @@ fn the_raw_target_counts_as_well() {
     assert!(signed("GET", "/b/a=b%7E!?prefix=x%7E", &headers, names, &signature).is_err());
 }
 
+/// A key with every character that clients encode differently, as botocore sends it.
+const ODD: &str = "/b/%C3%BC/%20a%2Bb%2525//../x~%21%2A%27%28%29%26%3D%40%3A%24%2C%3B%3F%23%5B%5D";
+
+/// Requests that botocore 1.44.8 signed at the same moment with the same key.
+#[test]
+fn requests_of_botocore_are_right() {
+    let body = "15e2b0d3c33891ebb0f1ef609ec419420c20e320ce94c65fbc8c3312448eb225";
+    let host = ("host", "h:7413");
+    let get =
+        [host, ("range", "bytes=0-9"), ("x-amz-checksum-mode", "ENABLED"), ("x-amz-content-sha256", EMPTY)];
+    let put = [
+        host,
+        ("content-md5", "JfnnlDI7RTiF9RgfG2JNCw=="),
+        ("content-type", "text/plain"),
+        ("expect", "100-continue"),
+        ("x-amz-checksum-crc32", "y/Q5Jg=="),
+        ("x-amz-content-sha256", body),
+        ("x-amz-meta-two-words", "a  b"),
+        ("x-amz-sdk-checksum-algorithm", "CRC32"),
+    ];
+    let list = "/b?list-type=2&prefix=a%20b%2Bc%26%3D%2F%C3%A9~%2A&delimiter=%2F&start-after=%252F&encoding-type=url";
+    for (method, target, headers, names, signature) in [
+        (
+            "GET",
+            ODD,
+            &get[..],
+            "host;range;x-amz-checksum-mode;x-amz-content-sha256;x-amz-date",
+            "d359902dd11b0b053d23d18e4c97dac2a7f02ba962f8107dcc66f7be2ba0ccfd",
+        ),
+        (
+            "GET",
+            list,
+            &[host, ("x-amz-content-sha256", EMPTY)],
+            "host;x-amz-content-sha256;x-amz-date",
+            "16cd7b4b21e2ad438775d6e29e2681b50673ca2905594e4841f37b8b5d7960eb",
+        ),
+        (
+            "PUT",
+            ODD,
+            &put,
+            "content-md5;content-type;host;x-amz-checksum-crc32;x-amz-content-sha256;x-amz-date;x-amz-meta-two-words;\
+             x-amz-sdk-checksum-algorithm",
+            "a84cc6ad16fa3a3a833211361bd623a992671a70ddd666057760eaf1a9854a48",
+        ),
+    ] {
+        let verified = signed(method, target, headers, names, signature);
+        assert!(verified.is_ok(), "{method} {target} {verified:?}");
+    }
+    let signature = "X-Amz-Algorithm=AWS4-HMAC-SHA256&X-Amz-Credential=AKIAIOSFODNN7EXAMPLE%2F20130524%2Fus-east-1%2Fs3%2F\
+        aws4_request&X-Amz-Date=20130524T000000Z&X-Amz-Expires=60&X-Amz-SignedHeaders";
+    let put = format!(
+        "{ODD}?{signature}=content-type%3Bhost%3Bx-amz-meta-a\
+         &X-Amz-Signature=e924fcf89f35e01e4285edcdcbf7a4854256f1ef270f8dedbf3f33117f1c964f"
+    );
+    let headers = headers_of(&[host, ("content-type", "a/b"), ("x-amz-meta-a", "1")]);
+    assert!(at("20130524T000000Z", "PUT", &put, &headers).is_ok());
+    let get = format!(
+        "{ODD}?response-content-type=a%2Fb%3B%20x%3D%22y%20z%22&{signature}=host\
+         &X-Amz-Signature=c4fa05652c73a162b8835e32d1863f5caf82f52906b01084c37a4fd5a7bb9c89"
+    );
+    assert!(at("20130524T000000Z", "GET", &get, &headers_of(&[host])).is_ok());
+}
+
 proptest! {
     #[test]
     fn any_signature_is_refused(
