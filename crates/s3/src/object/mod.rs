@@ -1,4 +1,4 @@
-//! Objects as S3 sees them: ETags, conditions, ranges, tags and the extended metadata that stores them.
+//! Objects as S3 sees them: ETags, conditions, ranges, tags, parts, and the extended metadata that stores them.
 
 pub mod conditions;
 pub mod etag;
@@ -7,3 +7,4 @@ pub mod metadata;
 pub mod post;
 pub mod range;
 pub mod tags;
+pub mod upload;
