@@ -64,20 +64,31 @@ impl XmlWriter {
     /// Escaped text. Characters that XML 1.0 forbids become U+FFFD; line feeds and tabs are references, which no parser
     /// normalises.
     pub fn text(&mut self, text: &str) {
-        self.0.reserve(text.len());
-        for c in text.chars() {
-            match c {
-                '&' => self.raw("&amp;"),
-                '<' => self.raw("&lt;"),
-                '>' => self.raw("&gt;"),
-                '"' => self.raw("&quot;"),
-                '\r' => self.raw("&#13;"),
-                '\n' => self.raw("&#10;"),
-                '\t' => self.raw("&#9;"),
-                '\0'..='\u{1F}' | '\u{FFFE}' | '\u{FFFF}' => self.raw("\u{FFFD}"),
-                c => self.raw(c.encode_utf8(&mut [0; 4])),
-            };
+        // Runs of plain bytes are copied whole. 0xEF is the first byte of the two forbidden characters above 0x1F.
+        let is_plain = |byte: u8| byte >= b' ' && !matches!(byte, b'&' | b'<' | b'>' | b'"' | 0xEF);
+        let mut rest = text;
+        loop {
+            let plain = rest.bytes().position(|byte| !is_plain(byte)).unwrap_or(rest.len());
+            let (run, after) = rest.split_at(plain);
+            self.raw(run);
+            let Some(c) = after.chars().next() else { return };
+            self.character(c);
+            rest = &after[c.len_utf8()..];
         }
+    }
+
+    fn character(&mut self, c: char) {
+        match c {
+            '&' => self.raw("&amp;"),
+            '<' => self.raw("&lt;"),
+            '>' => self.raw("&gt;"),
+            '"' => self.raw("&quot;"),
+            '\r' => self.raw("&#13;"),
+            '\n' => self.raw("&#10;"),
+            '\t' => self.raw("&#9;"),
+            '\0'..='\u{1F}' | '\u{FFFE}' | '\u{FFFF}' => self.raw("\u{FFFD}"),
+            c => self.raw(c.encode_utf8(&mut [0; 4])),
+        };
     }
 
     /// Appends markup, or text that needs no escape.
@@ -106,7 +117,19 @@ impl XmlWriter {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
+
+    proptest! {
+        #[test]
+        fn any_text_is_escaped_character_by_character(text in "[\\x00-\\x7f\\u{ef00}-\\u{ffff}é]{0,40}") {
+            let (mut whole, mut single) = (XmlWriter::default(), XmlWriter::default());
+            whole.text(&text);
+            text.chars().for_each(|c| single.character(c));
+            prop_assert_eq!(whole.finish(), single.finish());
+        }
+    }
 
     #[test]
     fn text_is_escaped_and_forbidden_characters_are_replaced() {
