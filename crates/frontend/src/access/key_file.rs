@@ -319,6 +319,23 @@ mod tests {
     }
 
     #[test]
+    fn a_key_signs_with_both_secrets_of_a_rotation_up_to_their_ends() {
+        let mut file = KeyFile::default();
+        let entry = file.create(None, vec!["read b".into()], NOW_S, Some(NOW_S + 10)).unwrap();
+        let (id, old) = (entry.id.clone(), entry.secret.clone());
+        let new = file.rotate(&id, NOW_S, Duration::from_secs(5)).unwrap().secret.clone();
+        let keys = file.keys().unwrap();
+        let secrets = |now_s| keys.secrets(&id, now_s).map(|secret| secret.map(|secret| secret.to_string()));
+        assert_eq!(secrets(NOW_S), [new.clone(), old]);
+        assert_eq!(secrets(NOW_S + 5), [new, None]);
+        assert_eq!(secrets(NOW_S + 10), [None, None]);
+        assert_eq!(keys.secrets("x", NOW_S), [None, None]);
+        assert_eq!(keys.find_signer(&id, NOW_S).unwrap().until_s, Some(NOW_S + 10));
+        assert_eq!(keys.find_signer(&id, NOW_S + 10), Err(NoKey::Expired));
+        assert_eq!(keys.find_signer("x", NOW_S), Err(NoKey::Unknown));
+    }
+
+    #[test]
     fn the_old_secret_of_a_rotated_key_ends() {
         let mut file = KeyFile::default();
         let entry = file.create(None, vec![], NOW_S, None).unwrap();

@@ -124,6 +124,26 @@ impl Keys {
         }
     }
 
+    /// The secret of the key `id`, and the one before it while a rotation lasts, for a protocol whose callers sign with them. An
+    /// unknown id, and a key whose time is over, have none.
+    #[must_use]
+    pub fn secrets(&self, id: &str, now_s: u64) -> [Option<Arc<str>>; 2] {
+        let Some(key) = self.by_id.get(id).filter(|key| key.expires_s.is_none_or(|end_s| now_s < end_s)) else {
+            return [None, None];
+        };
+        let text = |secret: &[u8]| str::from_utf8(secret).ok().map(Arc::from);
+        let old = key.old.as_ref().filter(|(_, until_s)| now_s < *until_s);
+        [key.secret.as_deref().and_then(text), old.and_then(|(secret, _)| text(secret))]
+    }
+
+    /// The holder of the key `id`, which has signed with one of its secrets.
+    ///
+    /// # Errors
+    /// [`NoKey`].
+    pub fn find_signer(&self, id: &str, now_s: u64) -> Result<Known, NoKey> {
+        self.by_id.get(id).ok_or(NoKey::Unknown)?.known(None).at(|| now_s)
+    }
+
     /// The holder of `ID.SECRET`, as gRPC callers show it.
     ///
     /// # Errors
