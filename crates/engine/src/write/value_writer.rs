@@ -8,7 +8,7 @@ use shoal_base::{BLOCK_BYTES_U64, RequestId, Run, blocks_for};
 use shoal_buffer::Buffer;
 use shoal_common::error::{Error, Result};
 use shoal_common::key::ObjectKey;
-use shoal_common::object::{PutOptions, PutResult};
+use shoal_common::object::{Metadata, PutOptions, PutResult, RejectRules};
 use shoal_device::memory::Guarded;
 use shoal_log::ValueWrite;
 use shoal_pool::WriteMemory;
@@ -72,6 +72,26 @@ impl ValueWriter {
     #[must_use]
     pub fn with_request_id(self, request: Option<RequestId>) -> Self {
         Self { request, ..self }
+    }
+
+    /// Replaces the metadata, which may follow from the bytes of the value.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if it is too long, or if a part of the value is on the device with metadata in front of it, or would need it
+    /// there. The metadata stays as it was then.
+    pub fn set_metadata(&mut self, metadata: Metadata) -> Result<()> {
+        let options = PutOptions { metadata, ..self.options.clone() };
+        let (entry, _) = self.store.0.new_entry(&self.key, &options, 0)?;
+        if self.started && (self.meta_in_front > 0 || entry.meta_in_front() > 0) {
+            return Err(Error::Invalid("metadata in front of the value is on the device already".into()));
+        }
+        self.options = options;
+        Ok(())
+    }
+
+    /// Replaces the conditions of the write.
+    pub fn set_rules(&mut self, rules: RejectRules) {
+        self.options.rules = rules;
     }
 
     /// Takes the next bytes of the value.
@@ -245,5 +265,38 @@ mod tests {
         drop(stream);
         assert_eq!(store.0.space.allocator().free_blocks(), free, "what was taken is back");
         assert!(block_on(store.get(&key, ByteRange::ALL)).unwrap().is_none());
+    }
+
+    /// The ETag of S3 follows from the bytes.
+    #[test]
+    fn metadata_and_rules_may_be_set_after_the_bytes() {
+        let mut made = Fixture::with_blocks(16_384);
+        made.publish();
+        let store = made.open().unwrap();
+        let of_type = |content_type: &str| Metadata { content_type: content_type.into(), ..Metadata::default() };
+        for (number, bytes) in [100, PIECE_BYTES + 100_000].into_iter().enumerate() {
+            let key = ObjectKey::new("default", &[number as u8]).unwrap();
+            let before = PutOptions { metadata: of_type("before"), ..PutOptions::default() };
+            let mut stream = store.put_stream(&key, before).unwrap();
+            block_on(stream.write(&vec![7; bytes])).unwrap();
+            assert!(stream.set_metadata(of_type(&"x".repeat(256))).is_err());
+            stream.set_metadata(of_type("after")).unwrap();
+            stream.set_rules(RejectRules { if_exists: true, ..RejectRules::default() });
+            block_on(stream.finish()).unwrap();
+            let info = block_on(store.head(&key)).unwrap().unwrap();
+            assert_eq!((info.metadata, info.bytes), (of_type("after"), bytes as u64));
+            let mut stream = store.put_stream(&key, PutOptions::default()).unwrap();
+            stream.set_rules(RejectRules { if_exists: true, ..RejectRules::default() });
+            assert!(matches!(block_on(stream.finish()), Err(Error::ConditionFailed { .. })));
+        }
+        let key = ObjectKey::new("default", b"long").unwrap();
+        let user = vec![("name".to_owned(), vec![1; 2_000].into())];
+        let long = Metadata { user, ..Metadata::default() };
+        let mut stream =
+            store.put_stream(&key, PutOptions { metadata: long.clone(), ..PutOptions::default() }).unwrap();
+        block_on(stream.write(&vec![7; PIECE_BYTES + 1])).unwrap();
+        assert!(stream.set_metadata(of_type("after")).is_err(), "it is on the device");
+        block_on(stream.finish()).unwrap();
+        assert_eq!(block_on(store.head(&key)).unwrap().unwrap().metadata, long);
     }
 }
