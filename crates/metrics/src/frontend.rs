@@ -34,7 +34,7 @@ type ConnectionsNow = Box<dyn Fn() -> Connections + Send + Sync>;
 
 /// The counts of one frontend.
 pub struct FrontendMetrics {
-    /// `grpc` or `redis`.
+    /// `grpc`, `redis` or `s3`.
     name: &'static str,
     is_on: bool,
     /// A request of this duration or longer is slow and gets a line in the log; `u64::MAX`: none is.
@@ -193,7 +193,7 @@ impl FrontendMetrics {
 #[derive(Debug)]
 pub struct Metrics {
     is_on: bool,
-    frontends: [Arc<FrontendMetrics>; 2],
+    frontends: [Arc<FrontendMetrics>; 3],
     memory: OnceLock<MemoryParts>,
 }
 
@@ -219,7 +219,7 @@ impl Metrics {
     pub fn new(is_on: bool, slow: Option<Duration>, logs_access: bool) -> Self {
         let slow_ns = slow.map_or(u64::MAX, |slow| u64::try_from(slow.as_nanos()).unwrap_or(u64::MAX));
         let frontend = |name| Arc::new(FrontendMetrics::new(name, is_on, slow_ns, logs_access));
-        Self { is_on, frontends: ["grpc", "redis"].map(frontend), memory: OnceLock::new() }
+        Self { is_on, frontends: ["grpc", "redis", "s3"].map(frontend), memory: OnceLock::new() }
     }
 
     /// Returns true if anything is counted.
@@ -249,6 +249,12 @@ impl Metrics {
     #[must_use]
     pub fn redis(&self) -> &Arc<FrontendMetrics> {
         &self.frontends[1]
+    }
+
+    /// The S3 frontend.
+    #[must_use]
+    pub fn s3(&self) -> &Arc<FrontendMetrics> {
+        &self.frontends[2]
     }
 
     /// The frontends that serve.
