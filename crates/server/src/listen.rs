@@ -45,6 +45,7 @@ pub enum ServeError {
 pub struct Server {
     listeners: Listeners,
     options: ServerOptions,
+    capacity: Arc<Capacity>,
 }
 
 impl Server {
@@ -59,7 +60,14 @@ impl Server {
         let listeners = listen_on_all(address, &options.listen_also, is_closed, NOT_SAFE)?;
         let failed = |error| ListenError::System { address, error };
         let listeners = Listeners::new(listeners).map_err(failed)?;
-        Ok(Self { listeners, options })
+        let capacity = Capacity::new(&options.limits);
+        Ok(Self { listeners, options, capacity })
+    }
+
+    /// The connections and the memory of the server, which another frontend may share.
+    #[must_use]
+    pub fn capacity(&self) -> Arc<Capacity> {
+        Arc::clone(&self.capacity)
     }
 
     /// The first address that is listened on, with the port that was taken.
@@ -98,11 +106,10 @@ impl Server {
     }
 
     async fn serve(self, store: Store, shutdown: Boxed<'_, ()>) -> Result<(), ServeError> {
-        let Self { listeners, options } = self;
+        let Self { listeners, options, capacity } = self;
         let ServerOptions { insecure, security, kv_bucket, gzip, gzip_answers, .. } = options;
         let ServerOptions { web_origins, limits, metrics, report, open_health, .. } = options;
         let drain = watch::Sender::new(false);
-        let capacity = Capacity::new(&limits);
         let dispatch = Arc::new(Dispatch {
             gate: Gate::new(store.clone(), insecure, security.clone()),
             kv_bucket,
