@@ -100,6 +100,11 @@ impl ObjectRead {
         })
     }
 
+    /// Returns true if the answer is the whole value of any object: there is no condition and no range.
+    pub(crate) fn is_of_all(&self) -> bool {
+        self.conditions == ReadConditions::default() && self.range.is_none() && self.part.is_none()
+    }
+
     /// Decides the answer.
     ///
     /// # Errors

@@ -65,6 +65,11 @@ impl BodyClaims {
         }
         Ok(Self { is_chunked, value_bytes, sha256, md5: md5.transpose()?, checksum, trailer })
     }
+
+    /// The claims about a value of this length that the store has.
+    pub(crate) fn of_bytes(bytes: u64) -> Self {
+        Self { is_chunked: false, value_bytes: Some(bytes), sha256: None, md5: None, checksum: None, trailer: None }
+    }
 }
 
 fn length(headers: &HeaderMap, name: &str) -> S3Result<Option<u64>> {

@@ -6,4 +6,5 @@ pub mod chunked;
 pub mod claims;
 pub mod documents;
 pub mod form;
+pub(crate) mod reader;
 pub mod xml;

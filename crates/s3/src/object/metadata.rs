@@ -195,6 +195,16 @@ impl ExtendedMetadata {
         Ok(out)
     }
 
+    /// The attributes, encoded.
+    pub(crate) fn attribute_bytes(&self) -> Vec<u8> {
+        encode_attributes(self.attributes.iter())
+    }
+
+    /// The metadata that consists of these parts. Attributes that are not valid count as absent.
+    pub(crate) fn of_parts(content_type: String, user: Vec<(String, Bytes)>, attributes: &[u8]) -> Self {
+        Self { content_type, user, attributes: decode_attributes(attributes).unwrap_or_default() }
+    }
+
     /// The attributes of a listing, as they are encoded in an entry whose metadata is stored before the value.
     #[must_use]
     pub fn summary(&self) -> Vec<u8> {

@@ -5,11 +5,11 @@
 //! ignored. Query names that S3 does not know are ignored.
 
 use http::{HeaderMap, Method};
+use shoal_frontend::access::Action;
 
 use super::error::{ErrorCode, S3Error, S3Result};
 use super::query::QueryParameters;
 use super::target::BucketAndKey;
-use crate::action::AccessAction;
 
 /// The longest XML body: DeleteObjects, and CompleteMultipartUpload with 10,000 parts.
 pub const XML_BYTES_MAX: usize = 4 << 20;
@@ -47,6 +47,8 @@ pub enum BodyKind {
 pub enum Support {
     /// It works on the store.
     Served,
+    /// `NotImplemented` with its name: a later version has it.
+    Later,
     /// The answer is always that of a bucket without this configuration (`answer::result::absent`).
     Absent,
 }
@@ -65,7 +67,7 @@ pub struct OperationRow {
     /// A header that the request must have; empty for none.
     pub header: &'static str,
     /// The permission that it asks for.
-    pub action: AccessAction,
+    pub action: Action,
     /// The body that it reads.
     pub body: BodyKind,
     /// Whether it is served.
@@ -94,7 +96,7 @@ macro_rules! operations {
             level: TargetLevel::$level,
             marker: $marker,
             header: $header,
-            action: AccessAction::$action,
+            action: Action::$action,
             body: $body,
             support: Support::$support,
         }),*];
@@ -105,37 +107,37 @@ use BodyKind::{Document, None as NoBody, Stream};
 
 operations! {
     GET Service "" "" ListBuckets List NoBody, Served;
-    OPTIONS Bucket "" "" PreflightBucket Read NoBody, Served;
-    OPTIONS Object "" "" PreflightObject Read NoBody, Served;
+    OPTIONS Bucket "" "" PreflightBucket Read NoBody, Later;
+    OPTIONS Object "" "" PreflightObject Read NoBody, Later;
 
     GET Bucket "location" "" GetBucketLocation List NoBody, Served;
-    GET Bucket "uploads" "" ListMultipartUploads List NoBody, Served;
+    GET Bucket "uploads" "" ListMultipartUploads List NoBody, Later;
     GET Bucket "versions" "" ListObjectVersions List NoBody, Served;
     POST Bucket "delete" "" DeleteObjects Delete Document(XML_BYTES_MAX), Served;
-    GET Bucket "tagging" "" GetBucketTagging Bucket NoBody, Served;
-    PUT Bucket "tagging" "" PutBucketTagging Bucket Document(SMALL_BYTES_MAX), Served;
-    DELETE Bucket "tagging" "" DeleteBucketTagging Bucket NoBody, Served;
-    GET Bucket "acl" "" GetBucketAcl Bucket NoBody, Served;
-    PUT Bucket "acl" "" PutBucketAcl Bucket Document(SMALL_BYTES_MAX), Served;
-    GET Bucket "policy" "" GetBucketPolicy Bucket NoBody, Served;
-    PUT Bucket "policy" "" PutBucketPolicy Bucket Document(20 << 10), Served;
-    DELETE Bucket "policy" "" DeleteBucketPolicy Bucket NoBody, Served;
-    GET Bucket "policyStatus" "" GetBucketPolicyStatus Bucket NoBody, Served;
-    GET Bucket "cors" "" GetBucketCors Bucket NoBody, Served;
-    PUT Bucket "cors" "" PutBucketCors Bucket Document(SMALL_BYTES_MAX), Served;
-    DELETE Bucket "cors" "" DeleteBucketCors Bucket NoBody, Served;
-    GET Bucket "lifecycle" "" GetBucketLifecycleConfiguration Bucket NoBody, Served;
-    PUT Bucket "lifecycle" "" PutBucketLifecycleConfiguration Bucket Document(CONFIGURATION_BYTES_MAX), Served;
-    DELETE Bucket "lifecycle" "" DeleteBucketLifecycle Bucket NoBody, Served;
-    GET Bucket "website" "" GetBucketWebsite Bucket NoBody, Served;
-    PUT Bucket "website" "" PutBucketWebsite Bucket Document(SMALL_BYTES_MAX), Served;
-    DELETE Bucket "website" "" DeleteBucketWebsite Bucket NoBody, Served;
-    GET Bucket "publicAccessBlock" "" GetPublicAccessBlock Bucket NoBody, Served;
-    PUT Bucket "publicAccessBlock" "" PutPublicAccessBlock Bucket Document(SMALL_BYTES_MAX), Served;
-    DELETE Bucket "publicAccessBlock" "" DeletePublicAccessBlock Bucket NoBody, Served;
-    GET Bucket "ownershipControls" "" GetBucketOwnershipControls Bucket NoBody, Served;
-    PUT Bucket "ownershipControls" "" PutBucketOwnershipControls Bucket Document(SMALL_BYTES_MAX), Served;
-    DELETE Bucket "ownershipControls" "" DeleteBucketOwnershipControls Bucket NoBody, Served;
+    GET Bucket "tagging" "" GetBucketTagging Bucket NoBody, Later;
+    PUT Bucket "tagging" "" PutBucketTagging Bucket Document(SMALL_BYTES_MAX), Later;
+    DELETE Bucket "tagging" "" DeleteBucketTagging Bucket NoBody, Later;
+    GET Bucket "acl" "" GetBucketAcl Bucket NoBody, Later;
+    PUT Bucket "acl" "" PutBucketAcl Bucket Document(SMALL_BYTES_MAX), Later;
+    GET Bucket "policy" "" GetBucketPolicy Bucket NoBody, Later;
+    PUT Bucket "policy" "" PutBucketPolicy Bucket Document(20 << 10), Later;
+    DELETE Bucket "policy" "" DeleteBucketPolicy Bucket NoBody, Later;
+    GET Bucket "policyStatus" "" GetBucketPolicyStatus Bucket NoBody, Later;
+    GET Bucket "cors" "" GetBucketCors Bucket NoBody, Later;
+    PUT Bucket "cors" "" PutBucketCors Bucket Document(SMALL_BYTES_MAX), Later;
+    DELETE Bucket "cors" "" DeleteBucketCors Bucket NoBody, Later;
+    GET Bucket "lifecycle" "" GetBucketLifecycleConfiguration Bucket NoBody, Later;
+    PUT Bucket "lifecycle" "" PutBucketLifecycleConfiguration Bucket Document(CONFIGURATION_BYTES_MAX), Later;
+    DELETE Bucket "lifecycle" "" DeleteBucketLifecycle Bucket NoBody, Later;
+    GET Bucket "website" "" GetBucketWebsite Bucket NoBody, Later;
+    PUT Bucket "website" "" PutBucketWebsite Bucket Document(SMALL_BYTES_MAX), Later;
+    DELETE Bucket "website" "" DeleteBucketWebsite Bucket NoBody, Later;
+    GET Bucket "publicAccessBlock" "" GetPublicAccessBlock Bucket NoBody, Later;
+    PUT Bucket "publicAccessBlock" "" PutPublicAccessBlock Bucket Document(SMALL_BYTES_MAX), Later;
+    DELETE Bucket "publicAccessBlock" "" DeletePublicAccessBlock Bucket NoBody, Later;
+    GET Bucket "ownershipControls" "" GetBucketOwnershipControls Bucket NoBody, Later;
+    PUT Bucket "ownershipControls" "" PutBucketOwnershipControls Bucket Document(SMALL_BYTES_MAX), Later;
+    DELETE Bucket "ownershipControls" "" DeleteBucketOwnershipControls Bucket NoBody, Later;
     GET Bucket "versioning" "" GetBucketVersioning List NoBody, Absent;
     GET Bucket "accelerate" "" GetBucketAccelerateConfiguration Bucket NoBody, Absent;
     GET Bucket "encryption" "" GetBucketEncryption Bucket NoBody, Absent;
@@ -149,20 +151,20 @@ operations! {
     HEAD Bucket "" "" HeadBucket List NoBody, Served;
     PUT Bucket "" "" CreateBucket Bucket Document(SMALL_BYTES_MAX), Served;
     DELETE Bucket "" "" DeleteBucket Bucket NoBody, Served;
-    POST Bucket "" "content-type" PostObject Write Stream, Served;
+    POST Bucket "" "content-type" PostObject Write Stream, Later;
 
-    POST Object "uploads" "" CreateMultipartUpload Write NoBody, Served;
-    PUT Object "uploadId" "x-amz-copy-source" UploadPartCopy Write NoBody, Served;
-    PUT Object "uploadId" "" UploadPart Write Stream, Served;
-    GET Object "uploadId" "" ListParts List NoBody, Served;
-    POST Object "uploadId" "" CompleteMultipartUpload Write Document(XML_BYTES_MAX), Served;
-    DELETE Object "uploadId" "" AbortMultipartUpload Write NoBody, Served;
+    POST Object "uploads" "" CreateMultipartUpload Write NoBody, Later;
+    PUT Object "uploadId" "x-amz-copy-source" UploadPartCopy Write NoBody, Later;
+    PUT Object "uploadId" "" UploadPart Write Stream, Later;
+    GET Object "uploadId" "" ListParts List NoBody, Later;
+    POST Object "uploadId" "" CompleteMultipartUpload Write Document(XML_BYTES_MAX), Later;
+    DELETE Object "uploadId" "" AbortMultipartUpload Write NoBody, Later;
     GET Object "attributes" "" GetObjectAttributes Read NoBody, Served;
     GET Object "tagging" "" GetObjectTagging Read NoBody, Served;
     PUT Object "tagging" "" PutObjectTagging Write Document(SMALL_BYTES_MAX), Served;
     DELETE Object "tagging" "" DeleteObjectTagging Write NoBody, Served;
-    GET Object "acl" "" GetObjectAcl Read NoBody, Served;
-    PUT Object "acl" "" PutObjectAcl Write Document(SMALL_BYTES_MAX), Served;
+    GET Object "acl" "" GetObjectAcl Read NoBody, Later;
+    PUT Object "acl" "" PutObjectAcl Write Document(SMALL_BYTES_MAX), Later;
     GET Object "" "" GetObject Read NoBody, Served;
     HEAD Object "" "" HeadObject Read NoBody, Served;
     PUT Object "" "x-amz-copy-source" CopyObject Write NoBody, Served;

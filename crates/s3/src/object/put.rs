@@ -1,0 +1,154 @@
+//! PutObject: from a body to an object. Next: `write.rs`, and `write/put.rs` of the engine.
+
+use http::{HeaderMap, StatusCode};
+use shoal_base::limits::VALUE_BYTES_SINGLE_MAX;
+use shoal_buffer::Buffer;
+use shoal_engine::{ObjectKey, PutOptions, RejectRules};
+
+use super::conditions::WriteCondition;
+use super::given::{metadata_in, tags_in};
+use super::metadata::{ExtendedMetadata, StoredChecksum};
+use super::stored::stored;
+use super::write::{NewValue, etag_of, refused, rules_of, write};
+use crate::answer::S3Answer;
+use crate::answer::object::written_headers;
+use crate::body::check::{BodyCheck, CheckedBody};
+use crate::body::claims::BodyClaims;
+use crate::body::reader::BodyReader;
+use crate::bucket::operations::refuse_public;
+use crate::request::error::S3Result;
+use crate::serve::call::S3Call;
+use crate::state::S3State;
+
+/// An object on its way into the store.
+struct NewObject {
+    key: ObjectKey,
+    metadata: ExtendedMetadata,
+    condition: WriteCondition,
+}
+
+impl NewObject {
+    fn set_of_body(&mut self, body: &CheckedBody) {
+        let checksum = body.checksum.map(|value| StoredChecksum { value, parts: None });
+        self.metadata.set_of_value(&body.etag, checksum);
+    }
+
+    fn options(&self, rules: RejectRules) -> PutOptions {
+        PutOptions { rules, metadata: stored(&self.metadata), ..PutOptions::default() }
+    }
+
+    /// The headers of the answer.
+    fn answer(&self, version: u64, bytes: u64) -> S3Answer {
+        let (etag, checksum) = (self.metadata.etag(version, bytes), self.metadata.checksum());
+        S3Answer { headers: written_headers(&etag, checksum.as_ref()), ..S3Answer::empty(StatusCode::OK) }
+    }
+}
+
+/// The metadata that a request sets, with its tags.
+pub(crate) fn given_metadata(headers: &HeaderMap) -> S3Result<ExtendedMetadata> {
+    let mut metadata = metadata_in(headers)?;
+    refuse_public(metadata.acl())?;
+    metadata.set_tags(&tags_in(headers)?);
+    // Everything that would not fit is refused before the body is sent.
+    metadata.encode()?;
+    Ok(metadata)
+}
+
+/// Looks at the present object before the body is sent, so that a client does not send 5 GiB for nothing.
+pub(crate) async fn look_early(state: &S3State, key: &ObjectKey, condition: &WriteCondition) -> S3Result<()> {
+    if *condition == WriteCondition::Always {
+        return Ok(());
+    }
+    let present = state.store.head(key).await?;
+    condition.judge(present.map(|info| etag_of(&info).to_string()).as_deref())
+}
+
+/// PutObject.
+pub(crate) async fn put_object(state: &S3State, mut call: S3Call) -> S3Result<S3Answer> {
+    let claims = BodyClaims::of(&call.headers, call.payload)?;
+    let condition = WriteCondition::parse(&call.headers)?;
+    let object = NewObject { key: call.object_key()?, metadata: given_metadata(&call.headers)?, condition };
+    look_early(state, &object.key, &object.condition).await?;
+    let short = claims.value_bytes.filter(|bytes| *bytes <= VALUE_BYTES_SINGLE_MAX);
+    let check = BodyCheck::new(claims, call.chunks.take(), state.etags, None);
+    let limits = (state.min_rate, state.room_wait_max);
+    let body = call.take_body()?;
+    match short {
+        Some(bytes) => {
+            let announced = http_body::Body::size_hint(&body).exact().unwrap_or(bytes).max(bytes);
+            let announced = u32::try_from(announced).unwrap_or(u32::MAX);
+            let reader = BodyReader::whole(body, limits, &call.permit, announced);
+            put_short(state, &call, object, reader, check, bytes as usize).await
+        }
+        None => put_long(state, object, BodyReader::stream(body, limits, &call.permit), check).await,
+    }
+}
+
+/// Stores a value that is in memory as a whole.
+async fn put_short(
+    state: &S3State,
+    call: &S3Call,
+    mut object: NewObject,
+    mut reader: BodyReader,
+    check: BodyCheck,
+    bytes: usize,
+) -> S3Result<S3Answer> {
+    // A decision about ETags may be made several times, and needs its value each time.
+    let placed = rules_of(&object.condition).and_then(|_| {
+        let permit = call.permit.take_frames(bytes)?;
+        Some(NewValue::Received(state.store.receive_buffer(&object.key, bytes)?, permit))
+    });
+    let mut value = placed.unwrap_or_else(|| NewValue::Chunks(Box::new(Buffer::new())));
+    let checked = reader.read(check, |piece, data| value.take(piece, data)).await?;
+    object.set_of_body(&checked);
+    let options = object.options(RejectRules::default());
+    let version = write(&state.store, &object.key, value, &options, &object.condition).await?;
+    Ok(object.answer(version.0, checked.bytes))
+}
+
+/// Stores a value piece by piece.
+async fn put_long(
+    state: &S3State,
+    mut object: NewObject,
+    mut reader: BodyReader,
+    mut check: BodyCheck,
+) -> S3Result<S3Answer> {
+    let condition = object.condition.clone();
+    let failed = |error| refused(&error, &condition);
+    let early = object.options(rules_of(&condition).unwrap_or_default());
+    let mut writer = state.store.put_stream(&object.key, early).map_err(failed)?;
+    while let Some(piece) = reader.next().await? {
+        let mut parts: Vec<&[u8]> = Vec::new();
+        check.feed(&piece, &mut |data| parts.push(data))?;
+        for part in parts {
+            writer.write(part).await.map_err(failed)?;
+        }
+    }
+    let checked = check.finish()?;
+    let before = object.metadata.clone();
+    object.set_of_body(&checked);
+    if writer.set_metadata(stored(&object.metadata)).is_err() {
+        // Long metadata is on the device, in front of the value: such an object has the ETag of its version.
+        object.metadata = before;
+    }
+    if rules_of(&condition).is_none() {
+        writer.set_rules(judged_rules(state, &object.key, &condition).await?);
+    }
+    let version = writer.finish().await.map_err(failed)?.version;
+    Ok(object.answer(version.0, checked.bytes))
+}
+
+/// Judges a condition on an ETag, and returns the rules by which it still holds at the write: the object is the one that was judged.
+pub(crate) async fn judged_rules(
+    state: &S3State,
+    key: &ObjectKey,
+    condition: &WriteCondition,
+) -> S3Result<RejectRules> {
+    let present = state.store.head(key).await?;
+    condition.judge(present.as_ref().map(|info| etag_of(info).to_string()).as_deref())?;
+    let none = RejectRules::default();
+    Ok(match present {
+        Some(info) => RejectRules { if_version_not: Some(info.version), ..none },
+        None => RejectRules { if_exists: true, ..none },
+    })
+}

@@ -1,0 +1,299 @@
+//! Answers requests. The order of the steps, each of which may refuse:
+//!
+//! 1. the limits of the head, the target and its row in the table of operations, without any secret;
+//! 2. the signature, without a read of the store;
+//! 3. the permissions of the caller;
+//! 4. the bucket;
+//! 5. the operation, which reads conditions and claims before it takes memory, looks early at the present object, and then asks
+//!    for the body. The store decides conditions again, with the write.
+
+pub(crate) mod call;
+pub(crate) mod failure;
+
+use std::future::poll_fn;
+use std::pin::pin;
+use std::sync::Arc;
+
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use http::header::{CONTENT_LENGTH, DATE, HOST, SERVER};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response};
+use http_body::Body;
+use hyper::body::Incoming;
+use shoal_frontend::access::{ALL_KEYS, Action};
+use shoal_http::{ConnectionFlow, HttpProtocol, Peer, Timer, Waiters};
+use shoal_metrics::{Operation, RequestResult, Stage, mark};
+
+use self::call::S3Call;
+use crate::answer::S3Answer;
+use crate::answer::body::S3Body;
+use crate::answer::result::absent;
+use crate::bucket::operations as buckets;
+use crate::bucket::{BucketState, is_hidden};
+use crate::object::{change, copy, delete, get, put};
+use crate::request::error::{ErrorCode, S3Error, S3Result};
+use crate::request::headers::{check_expected_owner, check_headers, with_presigned};
+use crate::request::operation::{OperationRow, S3Operation, Support, TargetLevel, row_of};
+use crate::request::query::QueryParameters;
+use crate::request::target::{BucketAndKey, check_target};
+use crate::sign::verify::{RequestHead, verify};
+use crate::state::S3State;
+use crate::time::{SECOND_NS, http_date_of};
+
+/// The name of the server in answers.
+const SERVER_NAME: HeaderValue = HeaderValue::from_static("Shoal");
+
+const REQUEST_ID: HeaderName = HeaderName::from_static("x-amz-request-id");
+
+/// The operation that a request asks for, on a bucket or an object.
+struct Asked {
+    row: &'static OperationRow,
+    target: BucketAndKey,
+    query: QueryParameters,
+    headers: HeaderMap,
+}
+
+impl Asked {
+    /// Reads the head of a request.
+    ///
+    /// # Errors
+    /// 400, 405, 414, 431, 501.
+    fn read(head: &http::request::Parts, domains: &[String], has_body: bool) -> S3Result<Self> {
+        check_headers(&head.headers)?;
+        check_target(head.uri.path_and_query().map_or("", |target| target.as_str()))?;
+        let mut headers = head.headers.clone();
+        // HTTP/2 has the authority in the target.
+        if let Some(authority) = head.uri.authority().filter(|_| !headers.contains_key(HOST))
+            && let Ok(host) = HeaderValue::from_str(authority.as_str())
+        {
+            headers.insert(HOST, host);
+        }
+        if !has_body && !headers.contains_key(CONTENT_LENGTH) {
+            headers.insert(CONTENT_LENGTH, HeaderValue::from_static("0"));
+        }
+        let host = headers.get(HOST).and_then(|host| host.to_str().ok());
+        let target = BucketAndKey::parse(head.uri.path(), host, domains)?;
+        if target.bucket().is_some_and(is_hidden) {
+            return Err(ErrorCode::InvalidBucketName.into());
+        }
+        let query = QueryParameters::parse(head.uri.query())?;
+        let row = row_of(&head.method, &target, &query, &headers)?;
+        if row.support == Support::Later {
+            return Err(S3Error::not_implemented(row.operation.name()));
+        }
+        Ok(Self { row, target, query, headers })
+    }
+}
+
+impl S3State {
+    /// Answers a request whose head was read.
+    async fn answer(
+        &self,
+        (peer, flow): (&Peer, &Arc<ConnectionFlow>),
+        head: &http::request::Parts,
+        asked: S3Result<Asked>,
+        body: Incoming,
+    ) -> S3Result<S3Answer> {
+        let call = self.admit((peer, flow), head, asked?, body)?;
+        mark(Stage::Started);
+        let working = flow.working();
+        let bucket = self.allowed_bucket(&call).await?;
+        let answer = self.operate(call, bucket).await;
+        drop(working);
+        answer
+    }
+
+    /// Verifies the signature.
+    fn admit(
+        &self,
+        (peer, flow): (&Peer, &Arc<ConnectionFlow>),
+        head: &http::request::Parts,
+        asked: Asked,
+        body: Incoming,
+    ) -> S3Result<S3Call> {
+        let Asked { row, target, query, mut headers } = asked;
+        let now_s = self.now_ns() / SECOND_NS;
+        let signed = RequestHead {
+            method: head.method.as_str(),
+            path: head.uri.path(),
+            query: head.uri.query(),
+            headers: &headers,
+        };
+        let secrets = |id: &str| self.secrets(id, now_s);
+        let verified = verify(&signed, &query, &self.signing, &secrets, now_s)?;
+        let caller = self.caller_of(&verified)?;
+        if caller.has_key() {
+            peer.set_authenticated();
+        }
+        if verified.is_presigned {
+            headers = with_presigned(&headers, &query)?;
+        }
+        let (payload, chunks) = (verified.payload, verified.chunks);
+        Ok(S3Call { row, target, query, headers, caller, payload, chunks, body: Some(body), permit: flow.permit() })
+    }
+
+    /// Checks the permissions of a request, and returns its bucket. A request about all buckets, and one that creates its bucket, has
+    /// none, and gets one of its caller.
+    ///
+    /// # Errors
+    /// `AccessDenied`, `NoSuchBucket`.
+    async fn allowed_bucket(&self, call: &S3Call) -> S3Result<Arc<BucketState>> {
+        let allowed = check(call);
+        if matches!(call.row.operation, S3Operation::ListBuckets | S3Operation::CreateBucket) {
+            return allowed.map(|()| Arc::new(BucketState::new(call.caller.id(), 0)));
+        }
+        // Who has no key learns nothing about buckets.
+        if !call.caller.has_key() {
+            allowed?;
+            return Err(ErrorCode::AccessDenied.into());
+        }
+        let found = self.buckets.find(&self.store, call.bucket()).await?;
+        let no_bucket = || S3Error::from(ErrorCode::NoSuchBucket).with("BucketName", call.bucket());
+        let bucket = found.ok_or_else(no_bucket)?;
+        allowed?;
+        check_expected_owner(&call.headers, &bucket.owner)?;
+        Ok(bucket)
+    }
+
+    /// Runs the operation. Each has its future on the heap, so that a short one is not as large as the largest.
+    fn operate(&self, call: S3Call, bucket: Arc<BucketState>) -> BoxFuture<'_, S3Result<S3Answer>> {
+        use S3Operation as Of;
+        if call.row.support == Support::Absent {
+            return std::future::ready(absent(call.row.operation).map(S3Answer::xml)).boxed();
+        }
+        match call.row.operation {
+            Of::GetObject => get::get_object(self, call).boxed(),
+            Of::HeadObject => get::head_object(self, call).boxed(),
+            Of::PutObject => put::put_object(self, call).boxed(),
+            Of::DeleteObject => delete::delete_object(self, call).boxed(),
+            Of::DeleteObjects => delete::delete_objects(self, call).boxed(),
+            Of::CopyObject => copy::copy_object(self, call).boxed(),
+            Of::GetObjectAttributes => get::get_attributes(self, call).boxed(),
+            Of::GetObjectTagging => change::get_tags(self, call).boxed(),
+            Of::PutObjectTagging | Of::DeleteObjectTagging => change::set_tags(self, call).boxed(),
+            Of::ListObjects | Of::ListObjectsV2 | Of::ListObjectVersions => {
+                async move { buckets::list_objects(self, call, &bucket).await }.boxed()
+            }
+            Of::ListBuckets => buckets::list_buckets(self, call).boxed(),
+            Of::CreateBucket => buckets::create_bucket(self, call).boxed(),
+            Of::DeleteBucket => buckets::delete_bucket(self, call).boxed(),
+            Of::HeadBucket => std::future::ready(Ok(buckets::head_bucket(self))).boxed(),
+            Of::GetBucketLocation => std::future::ready(Ok(buckets::location(self))).boxed(),
+            other => std::future::ready(Err(S3Error::not_implemented(other.name()))).boxed(),
+        }
+    }
+}
+
+/// Checks the action of a request's row.
+///
+/// # Errors
+/// `AccessDenied`.
+fn check(call: &S3Call) -> S3Result<()> {
+    let S3Call { row, caller, .. } = call;
+    let is_known = |knows: bool| if knows { Ok(()) } else { Err(ErrorCode::AccessDenied.into()) };
+    match (row.level, row.operation) {
+        // The list has the buckets that the caller knows.
+        (TargetLevel::Service, _) => is_known(caller.has_key()),
+        // Each key is checked.
+        (_, S3Operation::DeleteObjects) => is_known(caller.has_key()),
+        (_, S3Operation::ListObjects | S3Operation::ListObjectsV2 | S3Operation::ListObjectVersions) => {
+            caller.check(row.action, call.bucket(), call.query.get("prefix").unwrap_or_default())
+        }
+        // They tell only that the bucket exists.
+        (TargetLevel::Bucket, _) if row.action == Action::List => is_known(caller.knows(call.bucket())),
+        (TargetLevel::Bucket, _) => caller.check(row.action, call.bucket(), ALL_KEYS),
+        (TargetLevel::Object, _) => caller.check(row.action, call.bucket(), call.key()),
+    }
+}
+
+impl HttpProtocol for S3State {
+    type Body = S3Body;
+
+    async fn serve(
+        &self,
+        peer: &Peer,
+        flow: Arc<ConnectionFlow>,
+        request: Request<Incoming>,
+    ) -> Response<S3Body> {
+        let (head, body) = request.into_parts();
+        let asked = Asked::read(&head, &self.domains, !body.is_end_stream());
+        let operation = || match &asked {
+            Ok(asked) => (measured(asked.row.operation), asked.row.operation.name()),
+            Err(_) => (Operation::Other, "(no operation)"),
+        };
+        let mut timer = Timer::begin(&self.metrics, &flow, peer.address, operation);
+        let result = {
+            // Pinned here and once: the handler is as large as the rest of the task.
+            let mut handler = pin!(self.answer((peer, &flow), &head, asked, body));
+            poll_fn(|context| match &mut timer {
+                Some(timer) => timer.poll(handler.as_mut(), context),
+                None => handler.as_mut().poll(context),
+            })
+            .await
+        };
+        let id = self.ids.next();
+        let mut answer = result.unwrap_or_else(|error| {
+            if error.code == ErrorCode::InternalError {
+                tracing::warn!(peer = %peer.address, id, "{error}");
+            }
+            S3Answer::error(&error, head.uri.path(), &id)
+        });
+        if let Some(mut timer) = timer {
+            let result = result_of(answer.status.as_u16());
+            if answer.body.is_stream() {
+                answer.body.set_timer(timer);
+            } else {
+                timer.end(result);
+            }
+        }
+        let headers = &mut answer.headers;
+        headers.insert(SERVER, SERVER_NAME);
+        if let Ok(id) = HeaderValue::from_str(&id) {
+            headers.insert(REQUEST_ID, id);
+        }
+        if let Ok(date) = HeaderValue::try_from(http_date_of(self.now_ns() / SECOND_NS)) {
+            headers.insert(DATE, date);
+        }
+        answer.into_response(head.method == Method::HEAD)
+    }
+
+    fn turn(&self, work: impl FnOnce() -> Waiters) {
+        self.store.turn(|| match work() {
+            Waiters::One => shoal_engine::Waiting::One,
+            Waiters::Several => shoal_engine::Waiting::Several,
+        });
+    }
+
+    fn gather<T>(&self, work: impl FnOnce() -> T) -> T {
+        self.store.gather(work)
+    }
+}
+
+/// The metrics' word for an operation.
+fn measured(operation: S3Operation) -> Operation {
+    use S3Operation as Of;
+    match operation {
+        Of::GetObject => Operation::Get,
+        Of::HeadObject | Of::GetObjectAttributes => Operation::Head,
+        Of::PutObject | Of::CopyObject => Operation::Put,
+        Of::PutObjectTagging | Of::DeleteObjectTagging => Operation::Update,
+        Of::DeleteObject => Operation::Delete,
+        Of::DeleteObjects => Operation::MultiDelete,
+        Of::ListObjects | Of::ListObjectsV2 | Of::ListObjectVersions | Of::ListBuckets => Operation::List,
+        _ => Operation::Other,
+    }
+}
+
+/// The metrics' word for the status of an answer.
+fn result_of(status: u16) -> RequestResult {
+    match status {
+        ..400 => RequestResult::Ok,
+        404 => RequestResult::NotFound,
+        409 | 412 => RequestResult::Rejected,
+        403 => RequestResult::Denied,
+        408 => RequestResult::Cancelled,
+        503 | 507 => RequestResult::Refused,
+        400..500 | 501 => RequestResult::Invalid,
+        _ => RequestResult::Failed,
+    }
+}

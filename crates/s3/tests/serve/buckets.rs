@@ -1,0 +1,86 @@
+//! Buckets: those with a record, and those that objects make.
+
+use shoal_engine::{ObjectKey, PutOptions};
+
+use crate::support::Running;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_bucket_is_created_found_and_deleted() {
+    let mut running = Running::start().await;
+    let mut client = running.client().await;
+    assert_eq!(client.put("/bkt/k", b"1").await.error(), (404, "NoSuchBucket".to_owned()));
+    assert_eq!(client.head("/bkt").await.status, 404);
+    // S3's rule for names.
+    assert_eq!(client.put("/b_", b"").await.error(), (400, "InvalidBucketName".to_owned()));
+    let made = client.put("/bucket", b"").await;
+    assert_eq!((made.status, made.header("location")), (200, Some("/bucket")));
+    assert_eq!(client.put("/bucket", b"").await.status, 200, "its owner may create it again");
+    let head = client.head("/bucket").await;
+    assert_eq!((head.status, head.header("x-amz-bucket-region")), (200, Some("us-east-1")));
+    assert_eq!(client.get("/bucket?location").await.status, 200);
+    assert_eq!(client.get("/bucket?list-type=2").await.one("KeyCount"), "0");
+    assert_eq!(client.put("/bucket/k", b"1").await.status, 200);
+    assert_eq!(client.delete("/bucket").await.error(), (409, "BucketNotEmpty".to_owned()));
+    let other = running.add_key("all *");
+    let mut other = running.client_of(&other).await;
+    assert_eq!(other.put("/bucket", b"").await.error().0, 409);
+    assert_eq!(client.delete("/bucket/k").await.status, 204);
+    assert_eq!(client.delete("/bucket").await.status, 204);
+    assert_eq!(client.head("/bucket").await.status, 404);
+    assert_eq!(client.delete("/bucket").await.error(), (404, "NoSuchBucket".to_owned()));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn buckets_of_objects_and_of_records_are_listed_together() {
+    let running = Running::start().await;
+    let mut client = running.client().await;
+    for bucket in ["abc", "xyz"] {
+        assert_eq!(client.put(&format!("/{bucket}"), b"").await.status, 200);
+    }
+    let key = ObjectKey::new("implicit", b"k").unwrap();
+    running.store.put(&key, b"v".to_vec().into(), PutOptions::default()).await.unwrap();
+    assert_eq!(client.get("/").await.all("Name"), ["abc", "implicit", "xyz"]);
+    assert_eq!(client.get("/implicit/k").await.body, b"v");
+    let page = client.get("/?max-buckets=2").await;
+    assert_eq!(page.all("Name"), ["abc", "implicit"]);
+    let next = client.get(&format!("/?max-buckets=2&continuation-token={}", page.one("ContinuationToken"))).await;
+    assert_eq!((next.all("Name"), next.all("ContinuationToken").len()), (vec!["xyz".to_owned()], 0));
+    // Records survive a new frontend.
+    let again = Running::over(running.store.clone()).await;
+    let mut client = again.client().await;
+    assert_eq!(client.head("/abc").await.status, 200);
+    assert_eq!(client.get("/_shoal-s3/abc").await.error(), (400, "InvalidBucketName".to_owned()));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn operations_that_are_missing_say_so() {
+    let running = Running::start().await;
+    let mut client = running.with_bucket().await;
+    for (method, target, name) in [
+        ("GET", "/bkt?acl", "GetBucketAcl"),
+        ("POST", "/bkt/k?uploads", "CreateMultipartUpload"),
+        ("GET", "/bkt?lifecycle", "GetBucketLifecycleConfiguration"),
+        ("PUT", "/bkt?versioning", "Versioning"),
+        ("GET", "/bkt/k?torrent", "Torrents"),
+    ] {
+        let refused = client.send(method, target, &[], b"").await;
+        assert_eq!(refused.error(), (501, "NotImplemented".to_owned()), "{method} {target}");
+        assert!(refused.one("Message").starts_with(name), "{}", refused.text());
+    }
+    assert_eq!(client.get("/bkt?versioning").await.status, 200);
+    assert_eq!(client.get("/bkt?encryption").await.error().0, 404);
+    let public = client.send("PUT", "/bkt/k", &[("x-amz-acl", "public-read")], b"1").await;
+    assert_eq!(public.error().0, 501);
+    assert_eq!(client.send("PATCH", "/bkt/k", &[], b"").await.error().0, 405);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_bucket_may_be_in_the_host_name() {
+    let running = Running::start().await;
+    let mut client = running.with_bucket().await;
+    client.host = "bkt.s3.test".to_owned();
+    assert_eq!(client.put("/k/l", b"1").await.status, 200);
+    assert_eq!(client.get("/").await.all("Key"), ["k/l"]);
+    client.host = "s3.test".to_owned();
+    assert_eq!(client.get("/bkt/k/l").await.body, b"1");
+}

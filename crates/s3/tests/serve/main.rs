@@ -1,0 +1,10 @@
+//! The S3 frontend over a loopback port, with a small client that signs.
+
+mod access;
+mod bodies;
+mod buckets;
+mod conditions;
+mod lists;
+mod objects;
+mod permissions;
+mod support;
