@@ -23,6 +23,7 @@ const EXAMPLES: &str = "Examples:
   shoal key list
   shoal key rotate SHK7Q2M4XZA4B3C5D7E2          a new secret; the old one stays valid for a day
   shoal key rm SHK7Q2M4XZA4B3C5D7E2
+  eval "$(shoal key env)"                        the first key for programs that speak S3: aws s3 ls
 
 A grant is ACTION,... BUCKET[*][/PREFIX*]. The actions are read, list, write, delete, bucket (empty a bucket) and admin (operate the
 server), or all; * is all buckets. What no grant allows is denied. `shoal serve --key-file FILE` reads the file again within a second
@@ -80,6 +81,19 @@ enum Command {
         #[command(flatten)]
         path: KeyPath,
     },
+    /// Print a key, with its secret, as the environment of programs that speak S3.
+    Env {
+        /// The id of the key [default: the first one with a secret that has not expired].
+        id: Option<String>,
+        /// The address of the server.
+        #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:7413")]
+        endpoint: String,
+        /// The region that the server has by --s3-region.
+        #[arg(long, value_name = "REGION", default_value = shoal_s3::DEFAULT_REGION)]
+        region: String,
+        #[command(flatten)]
+        path: KeyPath,
+    },
     /// Give a key a new secret, and print it once.
     Rotate {
         /// The id of the key.
@@ -112,6 +126,9 @@ pub(crate) fn run(arguments: Arguments) -> anyhow::Result<()> {
             file.remove(&id)?;
             Ok(())
         }),
+        Command::Env { id, endpoint, region, path } => {
+            environment(&read_key_file(&path.key_file)?, id.as_deref(), (&endpoint, &region), now_s)
+        }
         Command::Rotate { id, overlap, json, path } => {
             let rotated = change(&path.key_file, false, |file| {
                 must_exist(file, &id)?;
@@ -120,6 +137,44 @@ pub(crate) fn run(arguments: Arguments) -> anyhow::Result<()> {
             show_secret(&rotated, json)
         }
     }
+}
+
+/// Prints a key as commands of a shell that set the environment.
+fn environment(
+    file: &KeyFile,
+    id: Option<&str>,
+    (endpoint, region): (&str, &str),
+    now_s: u64,
+) -> anyhow::Result<()> {
+    if let Some(id) = id {
+        must_exist(file, id)?;
+    }
+    let is_over = |entry: &KeyEntry| entry.expires.as_ref().and_then(seconds_of).is_some_and(|end| now_s >= end);
+    let mut usable = file.entries.iter().filter_map(|entry| Some((entry, entry.secret.as_deref()?)));
+    let found = match id {
+        Some(id) => usable.find(|(entry, _)| entry.id == id),
+        None => usable.find(|(entry, _)| !is_over(entry)),
+    };
+    let Some((entry, secret)) = found else {
+        let problem = "there is no key with a secret; `shoal key create` makes one";
+        return Err(NotFound(problem.to_owned()).into());
+    };
+    let mut output = Output::new();
+    for (name, value) in [
+        ("AWS_ACCESS_KEY_ID", entry.id.as_str()),
+        ("AWS_SECRET_ACCESS_KEY", secret),
+        ("AWS_ENDPOINT_URL", endpoint),
+        ("AWS_REGION", region),
+        ("AWS_DEFAULT_REGION", region),
+    ] {
+        output.line(&format!("export {name}={}", quoted(value)))?;
+    }
+    output.finish()
+}
+
+/// A word of a shell with this value.
+fn quoted(value: &str) -> String {
+    format!("'{}'", value.replace('\'', "'\\''"))
 }
 
 fn must_exist(file: &KeyFile, id: &str) -> anyhow::Result<()> {
@@ -213,4 +268,15 @@ fn write_whole(path: &Path, text: &str, replaced: Option<&std::fs::Metadata>) ->
     }
     file.write_all(text.as_bytes())?;
     file.sync_all()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_word_of_a_shell_keeps_its_value() {
+        assert_eq!(quoted("a$b"), "'a$b'");
+        assert_eq!(quoted("a'b"), r"'a'\''b'");
+    }
 }

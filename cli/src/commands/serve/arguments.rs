@@ -96,6 +96,22 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "FILE", env = "SHOAL_KEY_FILE", hide_env_values = true)]
     #[serde(serialize_with = "lossy")]
     pub(crate) key_file: Option<PathBuf>,
+    /// The address of S3, or off. Clients sign with the keys of --key-file [default: off].
+    #[arg(long, value_name = "HOST:PORT|off", env = "SHOAL_S3", hide_env_values = true)]
+    pub(crate) s3: Option<String>,
+    /// The region that clients of S3 name [default: us-east-1].
+    #[arg(long, value_name = "REGION", env = "SHOAL_S3_REGION", hide_env_values = true)]
+    pub(crate) s3_region: Option<String>,
+    /// Take the first part of a host name below one of these domains as the bucket of S3 requests, as in photos.s3.example.org
+    /// [default: none].
+    #[arg(
+        long,
+        value_name = "DOMAIN,...",
+        env = "SHOAL_S3_DOMAIN",
+        hide_env_values = true,
+        value_delimiter = ','
+    )]
+    pub(crate) s3_domain: Option<Vec<String>>,
     /// The bucket of io.grpc.KeyValueService [default: default].
     #[arg(long, value_name = "BUCKET", env = "SHOAL_KV_BUCKET", hide_env_values = true)]
     pub(crate) kv_bucket: Option<String>,
@@ -216,7 +232,7 @@ impl Arguments {
             access_log announce cache cluster config data discard durability
             grpc_compression insecure io key_file kv_bucket listen log log_format memory memtable
             metrics must_exist open_health own_space password_file pause_relocation poll
-            resp resp_bucket resp_pending resp_tls scrub_every scrub_rate size slow
+            resp resp_bucket resp_pending resp_tls s3 s3_domain s3_region scrub_every scrub_rate size slow
             snapshot_max_age stop_timeout tablets tls12 tls_cert tls_client_ca tls_key
             token_file web_origins
         }

@@ -25,6 +25,7 @@ const FORMER_VARIABLE: &str = "SHOAL_OVERLAY";
 const DEFAULT_DATA: &str = "./shoal.data";
 pub(super) const DEFAULT_LISTEN: &str = "127.0.0.1:7411";
 pub(super) const DEFAULT_RESP: &str = "127.0.0.1:7412";
+pub(super) const DEFAULT_S3: &str = "127.0.0.1:7413";
 /// Requests of this duration or longer get a line in the log.
 const SLOW: Duration = Duration::from_secs(1);
 /// The memory of a server if the system reports no amount.
@@ -52,11 +53,30 @@ pub(super) struct Settings {
     pub(super) resp_tls: Option<bool>,
     /// The Redis frontend was switched off because it would let in clients that gRPC does not.
     pub(super) is_resp_open: bool,
+    pub(super) s3: Option<S3Settings>,
     pub(super) stop_timeout: Duration,
     pub(super) watch: WatchSettings,
     pub(super) open_health: bool,
     pub(super) log: String,
     pub(super) log_format: LogFormat,
+}
+
+/// The settings of the S3 frontend.
+pub(super) struct S3Settings {
+    pub(super) listen: String,
+    pub(super) region: String,
+    pub(super) domains: Vec<String>,
+}
+
+/// The settings of the S3 frontend; `None` if it is off.
+fn s3(arguments: &Arguments) -> Result<Option<S3Settings>, Usage> {
+    let Some(listen) = arguments.s3.clone().filter(|listen| listen != "off") else { return Ok(None) };
+    let region = arguments.s3_region.clone().unwrap_or_else(|| shoal_s3::DEFAULT_REGION.to_owned());
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_".contains(&byte);
+    if region.is_empty() || !region.bytes().all(is_plain) {
+        return Err(Usage(format!("--s3-region {region:?}: write letters, digits and hyphens, as us-east-1")));
+    }
+    Ok(Some(S3Settings { listen, region, domains: arguments.s3_domain.clone().unwrap_or_default() }))
 }
 
 fn refuse_former_variable() -> anyhow::Result<()> {
@@ -74,6 +94,7 @@ impl Settings {
         let is_resp_named = arguments.resp.is_some();
         let (memory, memory_warning) = memory(&arguments)?;
         let resp = resp(&arguments, memory.redis_limits())?;
+        let s3 = s3(&arguments)?;
         let must_exist = arguments.must_exist.unwrap_or(false);
         let settings = Self {
             data: arguments.data.unwrap_or_else(|| DEFAULT_DATA.into()),
@@ -116,6 +137,7 @@ impl Settings {
             resp,
             memory,
             memory_warning,
+            s3,
             stop_timeout: Duration::from_secs(arguments.stop_timeout.unwrap_or(STOP_TIMEOUT_S)),
             watch: WatchSettings {
                 address: arguments.metrics,

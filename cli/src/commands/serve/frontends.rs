@@ -1,0 +1,310 @@
+//! The frontends of a server: their addresses, and the time for which they serve.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use anyhow::Context;
+use shoal_engine::{Environment, Store};
+use shoal_metrics::Metrics;
+use shoal_redis::{RedisOptions, RedisServer, StartError, Tls};
+use shoal_s3::{S3Options, S3ServeError, S3Server};
+use shoal_server::{Security, ServeError, Server, ServerLimits, ServerOptions};
+use shoal_transfer::text::one_line;
+use tokio::sync::watch;
+
+use super::settings::{DEFAULT_LISTEN, DEFAULT_RESP, DEFAULT_S3, S3Settings, Settings};
+use crate::failure::Usage;
+use crate::process::resolve::{in_words, resolve};
+use crate::process::stopping::{StopThread, StopTime};
+
+/// The danger of an address that asks for no credentials.
+const OPEN: &str = "every client that reaches it may read, change and delete everything";
+const UNENCRYPTED: &str = "tokens, keys and values go through the network as plain text";
+
+/// The frontends that listen.
+pub(super) struct Frontends {
+    /// gRPC.
+    pub(super) server: Server,
+    pub(super) redis: Option<RedisServer>,
+    pub(super) s3: Option<S3Server>,
+}
+
+impl Frontends {
+    /// Takes the addresses before the store is touched: if another server has one, nothing is created.
+    pub(super) async fn bind(
+        settings: &Settings,
+        security: &Security,
+        metrics: &Arc<Metrics>,
+    ) -> anyhow::Result<Self> {
+        let listen = resolve(&settings.listen, DEFAULT_LISTEN).await?;
+        let server = bind(settings, security, metrics, &listen).await?;
+        let redis = match &settings.resp {
+            Some((address, _)) => {
+                let listen = resolve(address, DEFAULT_RESP).await?;
+                bind_redis(settings, security, metrics, &listen)?
+            }
+            None => None,
+        };
+        let s3 = match &settings.s3 {
+            Some(s3) => {
+                let listen = resolve(&s3.listen, DEFAULT_S3).await?;
+                Some(bind_s3((settings, s3), security, metrics, &listen)?)
+            }
+            None => None,
+        };
+        Ok(Self { server, redis, s3 })
+    }
+
+    /// Checks that the addresses are this machine's and may be listened on. Takes no port.
+    pub(super) async fn check(
+        settings: &Settings,
+        security: &Security,
+        metrics: &Arc<Metrics>,
+    ) -> anyhow::Result<()> {
+        let listen = resolve(&settings.listen, DEFAULT_LISTEN).await?;
+        let bound = bind(settings, security, metrics, &any_port(&listen)).await;
+        drop(bound.map_err(|error| named(&error, &listen))?);
+        if let Some((address, _)) = &settings.resp {
+            let listen = resolve(address, DEFAULT_RESP).await?;
+            let bound = bind_redis(settings, security, metrics, &any_port(&listen));
+            drop(bound.map_err(|error| named(&error, &listen))?);
+        }
+        if let Some(s3) = &settings.s3 {
+            let listen = resolve(&s3.listen, DEFAULT_S3).await?;
+            let bound = bind_s3((settings, s3), security, metrics, &any_port(&listen));
+            drop(bound.map_err(|error| named(&error, &listen))?);
+        }
+        Ok(())
+    }
+
+    /// Logs the openings of --insecure: addresses that other machines reach, without credentials or without encryption.
+    pub(super) fn warn_of_openness(&self, settings: &Settings, security: &Security) {
+        let Self { server, redis, s3 } = self;
+        let reachable = |addresses: &[SocketAddr]| {
+            let open = addresses.iter().filter(|address| !address.ip().to_canonical().is_loopback());
+            in_words(&open.copied().collect::<Vec<_>>())
+        };
+        let grpc = reachable(server.addresses());
+        if !grpc.is_empty() && !security.is_safe() {
+            let risk = if security.asks() { UNENCRYPTED } else { OPEN };
+            tracing::warn!("--insecure: gRPC listens on {grpc}, which other machines reach; {risk}");
+        }
+        if let Some(s3) = s3 {
+            let s3 = reachable(s3.addresses());
+            if !s3.is_empty() && !security.is_encrypted() {
+                tracing::warn!("--insecure: S3 listens on {s3}, which other machines reach; {UNENCRYPTED}");
+            }
+            if !settings.asks_redis_keys() {
+                tracing::warn!(
+                    "S3 refuses every request, because there is no --key-file; `shoal key create --allow 'all *'` makes one with a key"
+                );
+            }
+        }
+        let Some((redis, (_, options))) = redis.as_ref().zip(settings.resp.as_ref()) else { return };
+        let redis = reachable(redis.addresses());
+        let asks = options.password.is_some() || settings.asks_redis_keys() || settings.asks_redis_certificates();
+        if !redis.is_empty() && !asks {
+            tracing::warn!(
+                "--insecure: the Redis protocol listens on {redis}, which other machines reach; {OPEN}"
+            );
+        }
+    }
+
+    /// One line for each address of a frontend. They are printed at once: the reader of the first line may be gone before another one came.
+    pub(super) fn addresses(&self, metrics: &[SocketAddr]) -> String {
+        let Self { server, redis, s3 } = self;
+        let scheme = if server.is_encrypted() { "https" } else { "http" };
+        let mut lines = String::new();
+        for address in server.addresses() {
+            lines += &format!("gRPC  {scheme}://{address}\n");
+        }
+        for (redis, address) in redis.iter().flat_map(|redis| redis.addresses().iter().map(move |it| (redis, it)))
+        {
+            let scheme = if redis.is_encrypted() { "rediss" } else { "redis" };
+            lines += &format!("Redis {scheme}://{address}\n");
+        }
+        for (s3, address) in s3.iter().flat_map(|s3| s3.addresses().iter().map(move |it| (s3, it))) {
+            let scheme = if s3.is_encrypted() { "https" } else { "http" };
+            lines += &format!("S3    {scheme}://{address}\n");
+        }
+        for address in metrics {
+            lines += &format!("Metrics http://{address}/metrics\n");
+        }
+        lines
+    }
+
+    /// Serves `store` until a stop or a failure. The store is still open when this returns.
+    pub(super) async fn serve(
+        self,
+        store: Store,
+        stopped: impl Future<Output = ()> + Send,
+        stop: Arc<StopThread>,
+    ) -> anyhow::Result<()> {
+        let Self { server, redis, s3 } = self;
+        let redis = redis.map(|redis| redis.start(store.clone(), Environment::default())).transpose()?;
+        let (stops, capacity) = (watch::Sender::new(false), server.capacity());
+        let mut told = stops.subscribe();
+        let grpc = async {
+            let stopped = async {
+                stopped.await;
+                stops.send_replace(true);
+            };
+            let served = server.run(store.clone(), stopped).await;
+            // If the server stopped by itself.
+            stops.send_replace(true);
+            served
+        };
+        let s3 = async {
+            let Some(s3) = s3 else { return Ok(()) };
+            let stopped = async move {
+                // Resolves also if the sender is dropped.
+                let _ = told.wait_for(|told| *told).await;
+            };
+            s3.run(store.clone(), capacity, stopped).await
+        };
+        let (served, served_s3) = tokio::join!(grpc, s3);
+        // Waits for its threads, which finish the turn that they are in.
+        stop.run(move || drop(redis)).await.context("the Redis frontend did not stop")?;
+        served_s3?;
+        Ok(served?)
+    }
+}
+
+/// The addresses of a name: the first, and the others.
+type Addresses = (SocketAddr, Vec<SocketAddr>);
+
+/// The addresses with a port that is free.
+fn any_port((first, others): &Addresses) -> Addresses {
+    let free = |address: &SocketAddr| SocketAddr::new(address.ip(), 0);
+    (free(first), others.iter().map(free).collect())
+}
+
+/// The error about [`any_port`] of `listen`, with the port that was asked for.
+fn named(error: &anyhow::Error, (first, others): &Addresses) -> Usage {
+    let with_port = |error: String, address: &SocketAddr| {
+        error.replace(&SocketAddr::new(address.ip(), 0).to_string(), &address.to_string())
+    };
+    Usage(others.iter().chain([first]).fold(one_line(error), with_port))
+}
+
+/// Takes the addresses of the Redis frontend if it is on.
+fn bind_redis(
+    settings: &Settings,
+    security: &Security,
+    metrics: &Arc<Metrics>,
+    (listen, others): &Addresses,
+) -> anyhow::Result<Option<RedisServer>> {
+    let Some((_, options)) = &settings.resp else { return Ok(None) };
+    let security = security.clone();
+    let tls = settings.resp_tls.unwrap_or(security.is_encrypted()).then(|| Tls {
+        config: Arc::new({
+            let security = security.clone();
+            move || security.tls_of_others()
+        }),
+        asks_certificates: settings.asks_redis_certificates(),
+    });
+    let metrics = Arc::clone(metrics);
+    let options = RedisOptions {
+        listen: *listen,
+        listen_also: others.clone(),
+        insecure: settings.insecure,
+        security,
+        tls,
+        metrics,
+        ..options.clone()
+    };
+    match RedisServer::bind(options) {
+        Err(
+            error @ (StartError::Listen(shoal_server::ListenError::NotLoopback { .. })
+            | StartError::Bucket(_)),
+        ) => Err(Usage(error.to_string()).into()),
+        result => result.context("no server was started; --resp names another address, or is off").map(Some),
+    }
+}
+
+/// Takes the addresses of the S3 frontend.
+fn bind_s3(
+    (settings, s3): (&Settings, &S3Settings),
+    security: &Security,
+    metrics: &Arc<Metrics>,
+    (listen, others): &Addresses,
+) -> anyhow::Result<S3Server> {
+    let options = S3Options {
+        listen: *listen,
+        listen_also: others.clone(),
+        insecure: settings.insecure,
+        security: security.clone(),
+        region: s3.region.clone(),
+        domains: s3.domains.clone(),
+        metrics: Arc::clone(metrics),
+        limits: limits(settings),
+        ..S3Options::default()
+    };
+    match S3Server::bind(options) {
+        Err(error @ S3ServeError::Listen(shoal_server::ListenError::NotLoopback { .. })) => {
+            Err(Usage(error.to_string()).into())
+        }
+        result => result.context("no server was started; --s3 names another address, or is off"),
+    }
+}
+
+/// The bounds of the frontends over HTTP, which share memory and connections.
+fn limits(settings: &Settings) -> ServerLimits {
+    ServerLimits {
+        drain_max: StopTime::new(settings.stop_timeout).drain_max(),
+        ..settings.memory.grpc_limits()
+    }
+}
+
+/// Takes the addresses before the store is touched: if another server has one, nothing is created.
+async fn bind(
+    settings: &Settings,
+    security: &Security,
+    metrics: &Arc<Metrics>,
+    (listen, others): &Addresses,
+) -> anyhow::Result<Server> {
+    let options = ServerOptions {
+        listen: *listen,
+        listen_also: others.clone(),
+        insecure: settings.insecure,
+        security: security.clone(),
+        kv_bucket: settings.kv_bucket.clone(),
+        gzip: settings.gzip.requests,
+        gzip_answers: settings.gzip.answers,
+        web_origins: settings.web_origins.clone(),
+        metrics: Arc::clone(metrics),
+        open_health: settings.open_health,
+        report: settings.watch.report(),
+        limits: limits(settings),
+    };
+    match Server::bind(options).await {
+        Err(
+            error @ (ServeError::Listen(shoal_server::ListenError::NotLoopback { .. })
+            | ServeError::Bucket(_)),
+        ) => Err(Usage(error.to_string()).into()),
+        result => result.context("no server was started; --listen names another address"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Arguments;
+    use super::*;
+
+    #[tokio::test]
+    async fn other_machines_are_let_in_only_on_demand() {
+        let bind = async |listen: &str, insecure| {
+            let given =
+                Arguments { listen: Some(listen.into()), insecure: Some(insecure), ..Arguments::default() };
+            let settings = Settings::new(given, None).unwrap();
+            let listen = resolve(&settings.listen, DEFAULT_LISTEN).await?;
+            let server = bind(&settings, &Security::default(), &Arc::default(), &listen).await?;
+            anyhow::Ok(server.address())
+        };
+        assert_ne!(bind("127.0.0.1:0", false).await.unwrap().port(), 0);
+        assert!(bind("localhost:0", false).await.is_ok());
+        assert!(bind("0.0.0.0:0", false).await.unwrap_err().is::<Usage>());
+        assert!(bind("0.0.0.0:0", true).await.is_ok());
+        assert!(bind("nonsense", true).await.unwrap_err().is::<Usage>());
+    }
+}
