@@ -83,8 +83,14 @@ impl S3Server {
         let limits = options.limits.clone();
         capacity.report_to(&metrics);
         let protocol = Arc::new(S3State::new(store, options).await.map_err(S3ServeError::Buckets)?);
-        let mut frontend =
-            Frontend::new(FrontendParts { protocol, capacity, security, metrics, limits, drain: drain.subscribe() });
+        let mut frontend = Frontend::new(FrontendParts {
+            protocol,
+            capacity,
+            security,
+            metrics,
+            limits,
+            drain: drain.subscribe(),
+        });
         tokio::select! {
             () = shutdown => {}
             () = frontend.accept(&listeners) => {}

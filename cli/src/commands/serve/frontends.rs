@@ -102,7 +102,8 @@ impl Frontends {
         }
         let Some((redis, (_, options))) = redis.as_ref().zip(settings.resp.as_ref()) else { return };
         let redis = reachable(redis.addresses());
-        let asks = options.password.is_some() || settings.asks_redis_keys() || settings.asks_redis_certificates();
+        let asks =
+            options.password.is_some() || settings.asks_redis_keys() || settings.asks_redis_certificates();
         if !redis.is_empty() && !asks {
             tracing::warn!(
                 "--insecure: the Redis protocol listens on {redis}, which other machines reach; {OPEN}"
@@ -118,7 +119,8 @@ impl Frontends {
         for address in server.addresses() {
             lines += &format!("gRPC  {scheme}://{address}\n");
         }
-        for (redis, address) in redis.iter().flat_map(|redis| redis.addresses().iter().map(move |it| (redis, it)))
+        for (redis, address) in
+            redis.iter().flat_map(|redis| redis.addresses().iter().map(move |it| (redis, it)))
         {
             let scheme = if redis.is_encrypted() { "rediss" } else { "redis" };
             lines += &format!("Redis {scheme}://{address}\n");

@@ -20,9 +20,9 @@ use tokio::sync::oneshot;
 
 pub(crate) use self::arguments::Arguments;
 pub(crate) use self::file::{keys, read as read_file};
-pub(crate) use self::settings::divided_memory;
 use self::frontends::Frontends;
 use self::settings::Settings;
+pub(crate) use self::settings::divided_memory;
 use self::watch::Watching;
 use crate::arguments::size::Size;
 use crate::failure::announce;

@@ -74,7 +74,9 @@ fn s3(arguments: &Arguments) -> Result<Option<S3Settings>, Usage> {
     let region = arguments.s3_region.clone().unwrap_or_else(|| shoal_s3::DEFAULT_REGION.to_owned());
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_".contains(&byte);
     if region.is_empty() || !region.bytes().all(is_plain) {
-        return Err(Usage(format!("--s3-region {region:?}: write letters, digits and hyphens, as us-east-1")));
+        return Err(Usage(format!(
+            "--s3-region {region:?}: write letters, digits and hyphens, as us-east-1"
+        )));
     }
     Ok(Some(S3Settings { listen, region, domains: arguments.s3_domain.clone().unwrap_or_default() }))
 }

@@ -273,7 +273,8 @@ mod tests {
         let mut made = Fixture::with_blocks(16_384);
         made.publish();
         let store = made.open().unwrap();
-        let of_type = |content_type: &str| Metadata { content_type: content_type.into(), ..Metadata::default() };
+        let of_type =
+            |content_type: &str| Metadata { content_type: content_type.into(), ..Metadata::default() };
         for (number, bytes) in [100, PIECE_BYTES + 100_000].into_iter().enumerate() {
             let key = ObjectKey::new("default", &[number as u8]).unwrap();
             let before = PutOptions { metadata: of_type("before"), ..PutOptions::default() };

@@ -128,7 +128,8 @@ impl Keys {
     /// unknown id, and a key whose time is over, have none.
     #[must_use]
     pub fn secrets(&self, id: &str, now_s: u64) -> [Option<Arc<str>>; 2] {
-        let Some(key) = self.by_id.get(id).filter(|key| key.expires_s.is_none_or(|end_s| now_s < end_s)) else {
+        let Some(key) = self.by_id.get(id).filter(|key| key.expires_s.is_none_or(|end_s| now_s < end_s))
+        else {
             return [None, None];
         };
         let text = |secret: &[u8]| str::from_utf8(secret).ok().map(Arc::from);

@@ -68,7 +68,14 @@ impl BodyClaims {
 
     /// The claims about a value of this length that the store has.
     pub(crate) fn of_bytes(bytes: u64) -> Self {
-        Self { is_chunked: false, value_bytes: Some(bytes), sha256: None, md5: None, checksum: None, trailer: None }
+        Self {
+            is_chunked: false,
+            value_bytes: Some(bytes),
+            sha256: None,
+            md5: None,
+            checksum: None,
+            trailer: None,
+        }
     }
 }
 

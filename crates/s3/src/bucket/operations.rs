@@ -100,7 +100,8 @@ pub(crate) async fn list_objects(state: &S3State, call: S3Call, bucket: &BucketS
         _ => KeyListQuery::objects(&call.query)?,
     };
     let skips_damage = header(&call.headers, SKIP_DAMAGE)?.is_some_and(|value| value == "true");
-    let mut page = PageWriter { list: KeyListWriter::new(call.bucket(), &query, owner(&bucket.owner)), count: 0 };
+    let mut page =
+        PageWriter { list: KeyListWriter::new(call.bucket(), &query, owner(&bucket.owner)), count: 0 };
     let mut next = None;
     // No key is longer than a key may be.
     if query.max_keys > 0 && query.prefix.len() <= KEY_BYTES_MAX {

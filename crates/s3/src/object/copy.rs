@@ -42,7 +42,8 @@ pub(crate) async fn copy_object(state: &S3State, call: S3Call) -> S3Result<S3Ans
     look_early(state, &key, &condition).await?;
     let from = ObjectKey::new(&source.bucket, &source.key)?;
     for _ in 0..TRIES_MAX {
-        let reader = state.store.get_stream(&from, ByteRange::ALL).await?.ok_or_else(|| no_such_key(&call))?;
+        let reader =
+            state.store.get_stream(&from, ByteRange::ALL).await?.ok_or_else(|| no_such_key(&call))?;
         let info = reader.info().clone();
         let judged = ReadConditions::of_copy_source(&call.headers)?;
         judged.check_source(&etag_of(&info).to_string(), info.modified_ns / SECOND_NS)?;

@@ -43,9 +43,11 @@ pub(crate) async fn delete_objects(state: &S3State, mut call: S3Call) -> S3Resul
     let (bucket, caller) = (call.bucket(), &call.caller);
     let deletes = wanted.objects.iter().map(|object| delete_listed(state, caller, bucket, object));
     let outcomes = join_all(deletes).await;
-    let results = wanted.objects.iter().zip(outcomes).map(|(object, outcome)| {
-        (object.key.as_str(), object.version_id.as_deref(), outcome.err())
-    });
+    let results = wanted
+        .objects
+        .iter()
+        .zip(outcomes)
+        .map(|(object, outcome)| (object.key.as_str(), object.version_id.as_deref(), outcome.err()));
     Ok(S3Answer::xml(delete_result(&results.collect::<Vec<_>>(), wanted.is_quiet)))
 }
 

@@ -129,7 +129,17 @@ impl S3State {
             headers = with_presigned(&headers, &query)?;
         }
         let (payload, chunks) = (verified.payload, verified.chunks);
-        Ok(S3Call { row, target, query, headers, caller, payload, chunks, body: Some(body), permit: flow.permit() })
+        Ok(S3Call {
+            row,
+            target,
+            query,
+            headers,
+            caller,
+            payload,
+            chunks,
+            body: Some(body),
+            permit: flow.permit(),
+        })
     }
 
     /// Checks the permissions of a request, and returns its bucket. A request about all buckets, and one that creates its bucket, has
@@ -293,7 +303,7 @@ fn result_of(status: u16) -> RequestResult {
         403 => RequestResult::Denied,
         408 => RequestResult::Cancelled,
         503 | 507 => RequestResult::Refused,
-        400..500 | 501 => RequestResult::Invalid,
+        400..=499 | 501 => RequestResult::Invalid,
         _ => RequestResult::Failed,
     }
 }

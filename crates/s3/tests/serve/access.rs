@@ -25,7 +25,8 @@ async fn only_a_right_signature_is_let_in() {
     for target in ["/", "/bkt", "/bkt/k", "/none/k"] {
         assert_eq!(nobody.get(target).await.error(), (403, "AccessDenied".to_owned()), "{target}");
     }
-    let post = nobody.send("POST", "/bkt?delete", &[], b"<Delete><Object><Key>k</Key></Object></Delete>").await;
+    let post =
+        nobody.send("POST", "/bkt?delete", &[], b"<Delete><Object><Key>k</Key></Object></Delete>").await;
     assert_eq!(post.error().1, "AccessDenied");
     assert_eq!(client.get("/bkt/k").await.body, b"1");
 }

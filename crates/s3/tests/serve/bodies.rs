@@ -36,7 +36,11 @@ async fn a_framed_body_is_stored_without_its_frame() {
         ("a\r\n1234567890\r\n0\r\nx-amz-checksum-crc32:y/Q5Jg==\r\n\r\n".to_owned(), "IncompleteBody"),
     ] {
         let mut client = running.client().await;
-        assert_eq!(put_chunked(&mut client, "/bkt/wrong", &body).await.error(), (400, code.to_owned()), "{body}");
+        assert_eq!(
+            put_chunked(&mut client, "/bkt/wrong", &body).await.error(),
+            (400, code.to_owned()),
+            "{body}"
+        );
         assert_eq!(running.client().await.head("/bkt/wrong").await.status, 404, "nothing is stored");
     }
 }

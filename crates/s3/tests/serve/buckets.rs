@@ -43,7 +43,8 @@ async fn buckets_of_objects_and_of_records_are_listed_together() {
     assert_eq!(client.get("/implicit/k").await.body, b"v");
     let page = client.get("/?max-buckets=2").await;
     assert_eq!(page.all("Name"), ["abc", "implicit"]);
-    let next = client.get(&format!("/?max-buckets=2&continuation-token={}", page.one("ContinuationToken"))).await;
+    let next =
+        client.get(&format!("/?max-buckets=2&continuation-token={}", page.one("ContinuationToken"))).await;
     assert_eq!((next.all("Name"), next.all("ContinuationToken").len()), (vec!["xyz".to_owned()], 0));
     // Records survive a new frontend.
     let again = Running::over(running.store.clone()).await;

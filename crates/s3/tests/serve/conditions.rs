@@ -6,7 +6,12 @@ use crate::support::Running;
 
 const RACERS: usize = 32;
 
-async fn race(running: &Running, target: &'static str, header: (&'static str, String), bytes: usize) -> Vec<u16> {
+async fn race(
+    running: &Running,
+    target: &'static str,
+    header: (&'static str, String),
+    bytes: usize,
+) -> Vec<u16> {
     let mut tasks = Vec::new();
     for number in 0..RACERS {
         let (mut client, header) = (running.client().await, header.clone());

@@ -15,7 +15,12 @@ async fn a_value_of_any_length_comes_back() {
     for (number, bytes) in SIZES.into_iter().enumerate() {
         let (target, value) = (format!("/bkt/k{number}"), patterned(bytes, number));
         let put = client
-            .send("PUT", &target, &[("content-type", "a/bkt"), ("x-amz-meta-name", "=?UTF-8?B?w6k=?=")], &value)
+            .send(
+                "PUT",
+                &target,
+                &[("content-type", "a/bkt"), ("x-amz-meta-name", "=?UTF-8?B?w6k=?=")],
+                &value,
+            )
             .await;
         assert_eq!(put.status, 200, "{bytes}: {}", put.text());
         let etag = put.header("etag").unwrap().to_owned();
@@ -77,7 +82,10 @@ async fn one_namespace_with_other_frontends() {
     let got = client.get("/bkt/a%20b/%C3%A9").await;
     assert_eq!(got.body, b"from the library");
     assert!(got.header("etag").unwrap().ends_with("-0\""), "no MD5: {:?}", got.header("etag"));
-    assert_eq!(client.get_with("/bkt/a%20b/%C3%A9", &[("if-match", got.header("etag").unwrap())]).await.status, 200);
+    assert_eq!(
+        client.get_with("/bkt/a%20b/%C3%A9", &[("if-match", got.header("etag").unwrap())]).await.status,
+        200
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -144,5 +152,8 @@ async fn checksums_are_answered_on_demand() {
     assert_eq!(got.header("x-amz-checksum-crc32c"), Some("4waSgw=="));
     let wanted = [("x-amz-object-attributes", "ETag,Checksum,ObjectSize")];
     let attributes = client.get_with("/bkt/k?attributes", &wanted).await;
-    assert_eq!((attributes.one("ChecksumCRC32C"), attributes.one("ObjectSize")), ("4waSgw==".into(), "9".into()));
+    assert_eq!(
+        (attributes.one("ChecksumCRC32C"), attributes.one("ObjectSize")),
+        ("4waSgw==".into(), "9".into())
+    );
 }

@@ -198,9 +198,8 @@ impl Client {
         let canonical = format!("{method}\n{path}\n{query}\n{lines}\n{names}\n{payload}");
         let signature = signature(secret, &date, &canonical);
         let scope = format!("{}/us-east-1/s3/aws4_request", &date[..8]);
-        let value = format!(
-            "AWS4-HMAC-SHA256 Credential={id}/{scope}, SignedHeaders={names}, Signature={signature}"
-        );
+        let value =
+            format!("AWS4-HMAC-SHA256 Credential={id}/{scope}, SignedHeaders={names}, Signature={signature}");
         all.push(("authorization".to_owned(), value));
         all
     }
