@@ -23,12 +23,12 @@ const EXAMPLES: &str = "Examples:
   shoal key list
   shoal key rotate SHK7Q2M4XZA4B3C5D7E2          a new secret; the old one stays valid for a day
   shoal key rm SHK7Q2M4XZA4B3C5D7E2
-  eval \"$(shoal key env)\"                      the first key for programs that speak S3: aws s3 ls
+  eval \"$(shoal key env)\"                        the first key for programs that speak S3: aws s3 ls
 
-A grant is ACTION,... BUCKET[*][/PREFIX*]. The actions are read, list, write, delete, bucket (make or empty a bucket) and admin (operate the
-server), or all; * is all buckets. What no grant allows is denied. `shoal serve --key-file FILE` reads the file again within a second
-of a change. Clients show a key as `authorization: Bearer ID.SECRET` (gRPC; a command by a --token-file with that line) or AUTH ID
-SECRET (Redis), or sign with it (S3).";
+A grant is ACTION,... BUCKET[*][/PREFIX*]. The actions are read, list, write, delete, bucket (make or empty a bucket) and admin
+(operate the server), or all; * is all buckets. What no grant allows is denied. `shoal serve --key-file FILE` reads the file again
+within a second of a change. Clients show a key as `authorization: Bearer ID.SECRET` (gRPC; a command by a --token-file with that
+line) or AUTH ID SECRET (Redis), or sign with it (S3).";
 
 /// The file of keys, if no option names one.
 const DEFAULT_KEY_FILE: &str = "./shoal.keys";
