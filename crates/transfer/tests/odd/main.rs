@@ -22,7 +22,7 @@ use shoal_client::{ListRequest, PutOptions};
 use shoal_storekit::StoreKit;
 use shoal_testkit::lab;
 use shoal_testkit::skipped::skipped;
-use shoal_transfer::attributes::{Attributes, FileKind};
+use shoal_transfer::attributes::{FileAttributes, FileKind};
 use shoal_transfer::filter::Filter;
 use shoal_transfer::import::Import;
 use shoal_transfer::objects::Objects;
@@ -181,7 +181,7 @@ impl Importer {
             let objects = self.objects.get_many("b", keys).await;
             let nodes = listed.into_iter().zip(objects).map(|(entry, object)| {
                 let object = object.unwrap().unwrap();
-                let found = Attributes::of_object(&entry.key, &object.info).unwrap_or(Attributes {
+                let found = FileAttributes::of_object(&entry.key, &object.info).unwrap_or(FileAttributes {
                     kind: FileKind::File,
                     permissions: None,
                     mtime_ns: 0,
