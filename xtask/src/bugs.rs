@@ -56,6 +56,7 @@ const HUNTS: &[Hunt] = &[
     ("FreedNotPublished", STORE, "explore::crash_states"),
     ("OneSlot", STORE, "explore::crash_states"),
     ("OldSlotStays", STORE, "upgrade::every_crash_of_an_upgrade_recovers"),
+    ("AttributesNotNamed", STORE, "attributes::every_crash_before_the_first_attributes_is_safe"),
     ("SuperblockNotFlushed", STORE, "explore::crash_states"),
     ("OldestSuperblock", STORE, "explore::crash_states"),
     ("SuperblockNotChecked", STORE, "explore::crash_states"),

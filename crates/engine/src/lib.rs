@@ -70,7 +70,7 @@ pub use shoal_buffer::Buffer;
 pub use shoal_common::error::{Error, Result};
 pub use shoal_common::key::{Bucket, ObjectKey, check_bucket};
 pub use shoal_common::object::{
-    BucketPage, ByteRange, DEFAULT_BUCKET, DamagedRange, Deadline, DeleteResult, Expiry, ListPage,
+    Attributes, BucketPage, ByteRange, DEFAULT_BUCKET, DamagedRange, Deadline, DeleteResult, Expiry, ListPage,
     ListRequest, Metadata, Object, ObjectInfo, PutOptions, PutResult, RejectRules,
 };
 pub use shoal_common::options::{Environment, FormatOptions, OpenOptions, TABLETS_MAX, Tuning};

@@ -66,6 +66,12 @@ impl Store {
     }
 
     /// The reason why the store accepts no more writes after a failure.
+    /// Returns true if objects of the store may have attributes. It never becomes false again.
+    #[must_use]
+    pub fn has_attributes(&self) -> bool {
+        self.0.checkpointer.has_attributes()
+    }
+
     #[must_use]
     pub fn failure(&self) -> Option<String> {
         self.0.log.poison.failure().map(str::to_owned)

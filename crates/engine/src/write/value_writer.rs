@@ -126,6 +126,7 @@ impl ValueWriter {
         inner.write_values(writes).await?;
         entry.home = home;
         if let Some(end) = entry.end {
+        inner.name_features_of(&self.options.metadata)?;
             inner.maintenance.expiring.note(end, self.key.encoded());
         }
         let mut head = Vec::with_capacity(96);

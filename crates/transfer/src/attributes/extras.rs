@@ -125,7 +125,7 @@ impl Extras {
             derived.user.into_iter().filter(|(name, _)| self.user.iter().all(|(own, _)| own != name)),
         );
         PutOptions {
-            metadata: Metadata { content_type: self.content_type.clone(), user },
+            metadata: Metadata { content_type: self.content_type.clone(), user, ..Metadata::default() },
             modified_ns,
             expiry: self.expires_ns.map_or(Expiry::Never, Expiry::At),
             ..PutOptions::default()
@@ -207,7 +207,11 @@ mod tests {
             |&(name, value): &(&str, &str)| (name.to_owned(), Bytes::copy_from_slice(value.as_bytes()));
         ObjectAttributes {
             modified_ns: 7,
-            metadata: Metadata { content_type: content_type.into(), user: user.iter().map(pair).collect() },
+            metadata: Metadata {
+                content_type: content_type.into(),
+                user: user.iter().map(pair).collect(),
+                ..Metadata::default()
+            },
             expire_time_ns,
             ..ObjectAttributes::default()
         }

@@ -103,7 +103,7 @@ impl FileAttributes {
             user.push((MTIME.to_owned(), Bytes::from(self.mtime_ns.to_string())));
         }
         // The object's own time cannot be before 1970.
-        (Metadata { content_type: String::new(), user }, Some(modified_ns.unwrap_or(0)))
+        (Metadata { user, ..Metadata::default() }, Some(modified_ns.unwrap_or(0)))
     }
 
     /// The permissions to restore. Set-user-id and set-group-id of a file are dropped: the owner is not kept, so they would grant
@@ -158,8 +158,8 @@ mod tests {
             bytes,
             modified_ns: 5,
             metadata: Metadata {
-                content_type: String::new(),
                 user: vec![("mode".into(), Bytes::copy_from_slice(mode.as_bytes()))],
+                ..Metadata::default()
             },
             ..ObjectAttributes::default()
         };
