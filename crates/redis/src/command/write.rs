@@ -212,11 +212,11 @@ impl Call {
     }
 }
 
-/// A change that replaces the object's value and keeps everything else.
+/// A change that replaces the object's value and keeps everything else, except the attributes that describe the value.
 pub(crate) fn new_value(object: Option<&Object>, value: Vec<u8>) -> Change {
     Change::Put {
         value: Bytes::from(value).into(),
-        metadata: object.map_or_else(Metadata::default, |object| object.info.metadata.clone()),
+        metadata: object.map_or_else(Metadata::default, |object| object.info.metadata.of_new_value()),
         expiry: object.and_then(|object| object.info.expiry).into(),
     }
 }
