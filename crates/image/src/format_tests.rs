@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use shoal_base::codec::Reader;
 use shoal_base::{BLOCK_BYTES, Lsn, Run, TabletId};
+use shoal_common::bucket::BucketConfig;
 use shoal_common::object::{Attributes, Metadata};
 use shoal_log::format::{
     BATCH_HEADER_BYTES, BatchBuilder, BatchHeader, BatchTimes, RecordKind, encode_record,
@@ -396,6 +397,24 @@ fn manifest_layout_matches_document() {
     assert_eq!(number(&bytes, rows["magic"]), 0x464E_4D53);
     assert_eq!((number(&bytes, (8, 4)), number(&bytes, (12, 8)), number(&bytes, (20, 4))), (2, 9, 16));
     assert_eq!(bytes.len(), 12 + 12 + 8);
+}
+
+#[test]
+fn bucket_record_layout_matches_document() {
+    let rows = table(include_str!("../../../docs/format/object.md"), "bucket");
+    let mut config = BucketConfig {
+        created_ns: 0x0102_0304_0506_0708,
+        has_crc_etags: true,
+        has_object_acls: true,
+        ..BucketConfig::default()
+    };
+    config.items.set(1, Some(b"key"));
+    let bytes = config.encode().unwrap();
+    for (field, expected) in [("version", 1), ("flags", 1 << 3 | 1 << 5), ("created", config.created_ns)] {
+        assert_eq!(number(&bytes, rows[field]), expected, "{field}");
+    }
+    assert_eq!(&bytes[10..], b"\x01\x03key");
+    assert_eq!(BucketConfig::decode(&bytes), Ok(config));
 }
 
 /// The examples of the document.

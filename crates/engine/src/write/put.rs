@@ -96,7 +96,7 @@ impl Inner {
     /// Queues a write of one key if its rules accept. Returns its record, and the version before if the rules read it.
     fn queue_write<'a>(&'a self, write: Write<'a>) -> Boxed<'a, Result<(Arc<Record>, Option<Lsn>)>> {
         Box::pin(async move {
-            let Write { key, what, rules, .. } = write;
+            let Write { key, what, rules, bucket } = write;
             self.be_writable().await?;
             self.tablets.pass(key).await;
             let mut tree = None;
@@ -104,7 +104,7 @@ impl Inner {
                 self.queue_by_rules(key, rules, &mut tree, None).await?;
             }
             let is_delete = matches!(what, What::Delete);
-            let mut batch = PreparedBatch::new(self);
+            let mut batch = PreparedBatch::new(self).in_bucket(bucket);
             batch.write(key, what, Part::LAST).await?;
             let admitted = self.admit_batch(batch).await?;
             let record = admitted.last(0);

@@ -131,7 +131,7 @@ pub(crate) async fn transact<T>(
     let looks = Looks::new(frontend);
     let admit = |bytes: u64| looks.admit(bytes);
     let request = request_id.map(|request_id| (request_id, keep));
-    let options = TransactOptions { watches, request, admit: Some(&admit) };
+    let options = TransactOptions { watches, request, admit: Some(&admit), ..TransactOptions::default() };
     Ok(frontend.store.transact(keys, &options, decide).await?)
 }
 
