@@ -9,10 +9,10 @@ use shoal_engine::{
     PlacedKey, Result, Since, Snapshot, Store, TreePage,
 };
 
-use crate::{FORMAT_VERSION, FORMAT_VERSION_PLAIN};
 use crate::frame::{FrameWriter, Kind};
 use crate::index::IndexWriter;
 use crate::record::{Contents, ExpiresAt, Header, Loss, ObjectHead};
+use crate::{FORMAT_VERSION, FORMAT_VERSION_PLAIN};
 
 /// A value up to this length is in one frame with other objects.
 pub const SHORT_BYTES_MAX: u64 = 64 << 10;

@@ -57,7 +57,9 @@ impl BucketConfig {
         let mut reader = Reader::new(bytes);
         let (version, flags) = (reader.u8().map_err(invalid)?, reader.u8().map_err(invalid)?);
         if version != VERSION || flags & !(CRC_ETAGS | OBJECT_ACLS) != 0 {
-            return Err("its record has settings that this program does not know: use the version of shoal that wrote it");
+            return Err(
+                "its record has settings that this program does not know: use the version of shoal that wrote it",
+            );
         }
         let created_ns = reader.u64().map_err(invalid)?;
         if bytes.len() > BUCKET_RECORD_BYTES_MAX {

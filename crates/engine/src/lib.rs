@@ -73,8 +73,8 @@ pub use shoal_common::bucket::{BUCKET_RECORD_BYTES_MAX, BucketConfig};
 pub use shoal_common::error::{Error, Result};
 pub use shoal_common::key::{Bucket, ObjectKey, check_bucket};
 pub use shoal_common::object::{
-    Attributes, BucketPage, ByteRange, DEFAULT_BUCKET, DamagedRange, Deadline, DeleteResult, Expiry, ListPage,
-    ListRequest, Metadata, Object, ObjectInfo, PutOptions, PutResult, RejectRules,
+    Attributes, BucketPage, ByteRange, DEFAULT_BUCKET, DamagedRange, Deadline, DeleteResult, Expiry,
+    ListPage, ListRequest, Metadata, Object, ObjectInfo, PutOptions, PutResult, RejectRules,
 };
 pub use shoal_common::options::{Environment, FormatOptions, OpenOptions, TABLETS_MAX, Tuning};
 pub use shoal_common::problem::CheckProblem;

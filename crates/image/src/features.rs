@@ -7,7 +7,8 @@
 use shoal_common::error::{Error, Result};
 
 /// Names of the incompatible flags from bit 0 on, reserved ones included, so that a refusal names the feature and not only a bit.
-const INCOMPATIBLE_NAMES: [&str; 5] = ["layers", "moved areas", "moved log", "unsettled entries", "attributes"];
+const INCOMPATIBLE_NAMES: [&str; 5] =
+    ["layers", "moved areas", "moved log", "unsettled entries", "attributes"];
 /// Tablets may have layers, and pages of level 1 filters.
 pub const LAYERS: u32 = 1 << 0;
 /// The store grew: areas of the space image may be among the data.

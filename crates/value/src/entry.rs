@@ -55,7 +55,7 @@ const IS_RELATIVE: u8 = 1 << 4;
 /// # Errors
 /// [`Truncated`], also for a kind of end that does not exist.
 #[inline]
-fn take_end(flags: u8, reader: &mut Reader<'_>) -> std::result::Result<Option<EndTime>, Truncated> {
+fn take_end(flags: u8, reader: &mut Reader<'_>) -> Result<Option<EndTime>, Truncated> {
     match (flags & HAS_EXPIRY != 0, flags & IS_RELATIVE != 0) {
         (false, false) => Ok(None),
         (true, false) => Ok(Some(EndTime::Wall(reader.u64()?))),
@@ -211,12 +211,14 @@ impl Entry {
     /// # Errors
     /// [`Truncated`] if it is not a body.
     #[inline]
-    pub fn decode(body: &[u8]) -> std::result::Result<(Self, &[u8]), Truncated> {
+    pub fn decode(body: &[u8]) -> Result<(Self, &[u8]), Truncated> {
         let (head, mut reader) = Head::take(body)?;
         let Head { flags, modified_ns, end, value_bytes, meta } = head;
         let meta = match meta {
             HeadMeta::Inline(bytes) => Meta::Inline(SmallVec::from_slice(bytes)),
-            HeadMeta::InFront(bytes, summary) => Meta::InFront { bytes, summary: SmallVec::from_slice(summary) },
+            HeadMeta::InFront(bytes, summary) => {
+                Meta::InFront { bytes, summary: SmallVec::from_slice(summary) }
+            }
         };
         let mut entry = Self { modified_ns, end, value_bytes, meta, home: Home::Inline };
         match flags & HOME_MASK {
@@ -232,8 +234,7 @@ impl Entry {
                 {
                     return Err(Truncated);
                 }
-                let checksums =
-                    (0..units).map(|_| reader.u32()).collect::<std::result::Result<SmallVec<_>, _>>()?;
+                let checksums = (0..units).map(|_| reader.u32()).collect::<Result<SmallVec<_>, _>>()?;
                 entry.home = Home::Extents { offset, runs, checksums };
             }
             HOME_MANIFEST => {
@@ -282,7 +283,7 @@ enum HeadMeta<'a> {
 impl<'a> Head<'a> {
     /// The head of `body`, and a reader of the rest.
     #[inline]
-    fn take(body: &'a [u8]) -> std::result::Result<(Self, Reader<'a>), Truncated> {
+    fn take(body: &'a [u8]) -> Result<(Self, Reader<'a>), Truncated> {
         let mut reader = Reader::new(body);
         let flags = reader.u8()?;
         let modified_ns = reader.u64()?;
@@ -303,7 +304,7 @@ impl<'a> Head<'a> {
 }
 
 /// The length of metadata before the value, and its summary.
-fn take_in_front<'a>(reader: &mut Reader<'a>) -> std::result::Result<HeadMeta<'a>, Truncated> {
+fn take_in_front<'a>(reader: &mut Reader<'a>) -> Result<HeadMeta<'a>, Truncated> {
     let bytes = u32::try_from(reader.varint()?).map_err(|_| Truncated)?;
     let Some(bytes) = bytes.checked_sub(SUMMARY_FOLLOWS) else { return Ok(HeadMeta::InFront(bytes, &[])) };
     let summary = reader.prefixed()?;
@@ -370,7 +371,7 @@ fn put_runs(out: &mut Vec<u8>, runs: &[Run]) {
 }
 
 #[inline]
-fn take_runs(reader: &mut Reader<'_>) -> std::result::Result<SmallVec<[Run; 1]>, Truncated> {
+fn take_runs(reader: &mut Reader<'_>) -> Result<SmallVec<[Run; 1]>, Truncated> {
     let count = usize::from(reader.u8()?);
     if count > INLINE_RUNS_MAX {
         return Err(Truncated);
@@ -392,7 +393,7 @@ fn take_runs(reader: &mut Reader<'_>) -> std::result::Result<SmallVec<[Run; 1]>,
 /// # Errors
 /// [`Truncated`].
 #[inline]
-pub fn split_leaf_entry(bytes: &[u8]) -> std::result::Result<(Lsn, &[u8]), Truncated> {
+pub fn split_leaf_entry(bytes: &[u8]) -> Result<(Lsn, &[u8]), Truncated> {
     let LeafEntry { version, body, .. } = LeafEntry::split(bytes)?;
     Ok((Lsn(version), body))
 }
@@ -402,7 +403,7 @@ pub fn split_leaf_entry(bytes: &[u8]) -> std::result::Result<(Lsn, &[u8]), Trunc
 /// # Errors
 /// [`Truncated`].
 #[inline]
-pub fn decode_leaf_entry(bytes: &[u8]) -> std::result::Result<(Lsn, Entry), Truncated> {
+pub fn decode_leaf_entry(bytes: &[u8]) -> Result<(Lsn, Entry), Truncated> {
     let (version, body) = split_leaf_entry(bytes)?;
     Ok((version, Entry::decode(body)?.0))
 }
@@ -410,7 +411,7 @@ pub fn decode_leaf_entry(bytes: &[u8]) -> std::result::Result<(Lsn, Entry), Trun
 /// Returns true if metadata of this encoded length is stored in the entry: beside a long key it may leave no room for
 /// the value's home.
 #[inline]
-pub fn meta_fits_inline(key_bytes: usize, encoded_bytes: usize) -> bool {
+pub(crate) fn meta_fits_inline(key_bytes: usize, encoded_bytes: usize) -> bool {
     encoded_bytes <= META_INLINE_BYTES_MAX
         && key_bytes + encoded_bytes + ENTRY_OTHER_BYTES_MAX <= LEAF_ENTRY_BYTES_MAX
 }

@@ -197,7 +197,10 @@ mod tests {
         };
         let long = with_attributes(&[(1, b"etag"), (3, &[b'c'; 300])]);
         let Meta::InFront { bytes, summary } = place(&long, 20) else { panic!("it is long") };
-        assert_eq!((bytes as usize, &summary[..]), (round_trip(&long).len(), &[1, 4, b'e', b't', b'a', b'g'][..]));
+        assert_eq!(
+            (bytes as usize, &summary[..]),
+            (round_trip(&long).len(), &[1, 4, b'e', b't', b'a', b'g'][..])
+        );
         let Meta::InFront { summary, .. } = place(&long.of_new_value(), 20) else { panic!("it is long") };
         assert!(summary.is_empty());
         let short = with_attributes(&[(1, b"etag")]);

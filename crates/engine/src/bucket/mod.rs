@@ -129,7 +129,9 @@ impl Buckets {
     /// [`Error::NoBucket`].
     pub(crate) fn check_open<'k>(&self, mut encoded_keys: impl Iterator<Item = &'k [u8]>) -> Result<()> {
         let closing = self.closing.load();
-        let Some(closing) = closing.as_deref().filter(|_| !injected(Bug::ClosingIgnored)) else { return Ok(()) };
+        let Some(closing) = closing.as_deref().filter(|_| !injected(Bug::ClosingIgnored)) else {
+            return Ok(());
+        };
         let name = closing.name.as_bytes();
         let is_of = |key: &[u8]| key.strip_prefix(name).is_some_and(|rest| rest.first() == Some(&0));
         if encoded_keys.any(is_of) { Err(Error::NoBucket(closing.name.clone())) } else { Ok(()) }

@@ -73,7 +73,9 @@ impl Store {
                 return Ok(CreatedBucket { state, is_new: false });
             }
             if known.states.len() >= BUCKETS_MAX {
-                return Err(Error::Invalid(format!("a store has at most {BUCKETS_MAX} buckets with settings")));
+                return Err(Error::Invalid(format!(
+                    "a store has at most {BUCKETS_MAX} buckets with settings"
+                )));
             }
             let created_ns = self.0.environment.clock.wall_ns();
             let state = BucketState::new(name, BucketConfig { created_ns, ..config });
@@ -202,7 +204,8 @@ mod tests {
         assert_eq!(store.bucket("right").unwrap().unwrap().config(), &BucketConfig::default());
         assert!(store.bucket("absent").unwrap().is_none());
         for name in ["later", "long"] {
-            let unusable = |error: Error| matches!(&error, Error::Corrupt { what, .. } if what.contains(name));
+            let unusable =
+                |error: Error| matches!(&error, Error::Corrupt { what, .. } if what.contains(name));
             assert!(unusable(store.bucket(name).unwrap_err()));
             assert!(unusable(store.create_bucket(name, BucketConfig::default()).unwrap_err()));
             assert!(unusable(store.update_bucket(name, |_| Ok(())).unwrap_err()));

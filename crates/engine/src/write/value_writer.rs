@@ -115,7 +115,8 @@ impl ValueWriter {
     async fn put(mut self) -> Result<PutResult> {
         if !self.started && self.pending.len() as u64 <= VALUE_BYTES_SINGLE_MAX {
             let value = Buffer::from(std::mem::take(&mut self.pending));
-            let write = Write { bucket: self.bucket.as_ref(), ..Write::put(&self.key, &value, &self.options) };
+            let write =
+                Write { bucket: self.bucket.as_ref(), ..Write::put(&self.key, &value, &self.options) };
             return self.store.write_durably(write.with_request_id(self.request)).await.map(|(done, _)| done);
         }
         if !self.pending.is_empty() {

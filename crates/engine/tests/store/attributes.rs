@@ -142,7 +142,10 @@ fn too_long_attributes_change_nothing() {
     metadata.attributes.set(9, Some(&[1; 24 << 10]));
     let options = PutOptions { metadata, ..PutOptions::default() };
     let refused = store.set_with("a", "value", options.clone());
-    assert!(matches!(&refused, Err(Error::Invalid(why)) if why.contains("attributes included")), "{refused:?}");
+    assert!(
+        matches!(&refused, Err(Error::Invalid(why)) if why.contains("attributes included")),
+        "{refused:?}"
+    );
     assert!(store.put_stream(&key("a"), options).is_err());
     assert_eq!(sim.image(), before, "neither a record nor a feature");
     assert!(block_on(store.get(&key("a"), ByteRange::ALL)).unwrap().is_none());

@@ -7,13 +7,11 @@ use std::thread;
 use shoal_device::Device;
 use shoal_device_sim::SimDevice;
 use shoal_engine::{
-    BucketConfig, BucketState, Change, Decision, Error, Expiry, ListRequest, Lsn, Metadata, Object, ObjectKey,
-    PutOptions, ReadLevel, RejectRules, Store, TransactOptions, Write, WriteBatch, block_on,
+    BucketConfig, BucketState, Change, Decision, Error, Expiry, ListRequest, Lsn, Metadata, Object,
+    ObjectKey, PutOptions, ReadLevel, RejectRules, Store, TransactOptions, Write, WriteBatch, block_on,
 };
 
-use crate::common::{
-    ByName, assert_clean, blank, open, quiet, tiny, tiny_with_threads, tiny_without_layers,
-};
+use crate::common::{ByName, assert_clean, blank, open, quiet, tiny, tiny_with_threads, tiny_without_layers};
 
 fn config(tag: u8, bytes: usize) -> BucketConfig {
     let mut config = BucketConfig { has_crc_etags: tag.is_multiple_of(2), ..BucketConfig::default() };
@@ -120,7 +118,10 @@ fn a_bucket_with_objects_is_not_deleted() {
     drop(store);
     let store = loaded(&device);
     let state = store.bucket("photos").unwrap().unwrap();
-    assert!(matches!(store.delete_bucket("photos"), Err(Error::BucketNotEmpty(_))), "its object is in a tree");
+    assert!(
+        matches!(store.delete_bucket("photos"), Err(Error::BucketNotEmpty(_))),
+        "its object is in a tree"
+    );
     block_on(store.delete(&in_bucket("photos"), RejectRules::default())).unwrap();
     store.delete_bucket("photos").unwrap();
     assert!(matches!(put(&store, &state), Err(Error::NoBucket(_))));
@@ -147,11 +148,13 @@ fn every_kind_of_write_heeds_the_bucket_that_it_names() {
             ..PutOptions::default()
         };
         let with_rules = [(); 2].map(|()| Write::put(&key, &value, &rules).in_bucket(state));
-        let with_rules = block_on(store.write(with_rules.into_iter().collect::<WriteBatch<'_>>())).map(|_| ());
+        let with_rules =
+            block_on(store.write(with_rules.into_iter().collect::<WriteBatch<'_>>())).map(|_| ());
         let mut stream = store.put_stream(&key, PutOptions::default()).unwrap().in_bucket(state.clone());
         block_on(stream.write(&vec![1; 5_000_000])).unwrap();
         let stream = block_on(stream.finish()).map(|_| ());
-        let change = Change::Put { value: vec![1].into(), metadata: Metadata::default(), expiry: Expiry::Never };
+        let change =
+            Change::Put { value: vec![1].into(), metadata: Metadata::default(), expiry: Expiry::Never };
         let transact = TransactOptions { bucket: Some(state), ..TransactOptions::default() };
         let keys = [(key.clone(), ReadLevel::Info)];
         let decide = |_: &[Option<Object>]| Decision::one(change.clone(), ());
@@ -262,7 +265,11 @@ fn no_put_is_lost_in_a_deleted_bucket() {
         match result {
             Ok(()) => {
                 deleted += 1;
-                assert_eq!((stored, has_objects), (0, false), "round {round}: a put is lost in a deleted bucket");
+                assert_eq!(
+                    (stored, has_objects),
+                    (0, false),
+                    "round {round}: a put is lost in a deleted bucket"
+                );
             }
             Err(Error::BucketNotEmpty(_)) => {
                 kept += 1;

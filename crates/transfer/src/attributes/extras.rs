@@ -117,8 +117,10 @@ impl Extras {
 
     /// The put options for a file with `attributes`.
     pub(crate) fn put_options(&self, attributes: &FileAttributes) -> PutOptions {
-        let attributes =
-            FileAttributes { permissions: attributes.permissions.filter(|_| !self.has_no_mode), ..*attributes };
+        let attributes = FileAttributes {
+            permissions: attributes.permissions.filter(|_| !self.has_no_mode),
+            ..*attributes
+        };
         let (derived, modified_ns) = attributes.for_object();
         let mut user = self.user.clone();
         user.extend(

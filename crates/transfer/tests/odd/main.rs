@@ -179,22 +179,20 @@ impl Importer {
             let listed = self.objects.list(&request).await.unwrap().entries;
             let keys = listed.iter().map(|entry| entry.key.clone()).collect();
             let objects = self.objects.get_many("b", keys).await;
-            let nodes = listed.into_iter().zip(objects).map(|(entry, object)| {
-                let object = object.unwrap().unwrap();
-                let found = FileAttributes::of_object(&entry.key, &object.info).unwrap_or(FileAttributes {
-                    kind: FileKind::File,
-                    permissions: None,
-                    mtime_ns: 0,
+            let nodes =
+                listed.into_iter().zip(objects).map(|(entry, object)| {
+                    let object = object.unwrap().unwrap();
+                    let found = FileAttributes::of_object(&entry.key, &object.info)
+                        .unwrap_or(FileAttributes { kind: FileKind::File, permissions: None, mtime_ns: 0 });
+                    let name = entry.key.slice(prefix.len()..).to_vec();
+                    let node = Node {
+                        kind: found.kind,
+                        content: object.value.to_vec(),
+                        seconds: Some(found.mtime_ns.div_euclid(1_000_000_000)),
+                        mode: found.permissions.unwrap_or(0),
+                    };
+                    (without_slash(name), node)
                 });
-                let name = entry.key.slice(prefix.len()..).to_vec();
-                let node = Node {
-                    kind: found.kind,
-                    content: object.value.to_vec(),
-                    seconds: Some(found.mtime_ns.div_euclid(1_000_000_000)),
-                    mode: found.permissions.unwrap_or(0),
-                };
-                (without_slash(name), node)
-            });
             nodes.collect()
         })
     }

@@ -183,7 +183,11 @@ fn value_headers() -> Vec<Vec<u8>> {
     all.push(encode_metadata(&metadata).unwrap());
     all.push(Manifest { runs: vec![Run::new(9, 16), Run::new(40, 2)], checksums: vec![1, 2] }.encode().0);
     // A length that overflows when the length of the metadata before it is added.
-    let huge = Entry { value_bytes: u64::MAX, meta: Meta::InFront { bytes: 300, summary: SmallVec::new() }, ..entries().swap_remove(2) };
+    let huge = Entry {
+        value_bytes: u64::MAX,
+        meta: Meta::InFront { bytes: 300, summary: SmallVec::new() },
+        ..entries().swap_remove(2)
+    };
     all.push(body(&huge));
     all
 }
