@@ -56,6 +56,8 @@ const HUNTS: &[Hunt] = &[
     ("FreedNotPublished", STORE, "explore::crash_states"),
     ("OneSlot", STORE, "explore::crash_states"),
     ("OldSlotStays", STORE, "upgrade::every_crash_of_an_upgrade_recovers"),
+    ("AttributesNotNamed", STORE, "attributes::every_crash_before_the_first_attributes_is_safe"),
+    ("ClosingIgnored", STORE, "buckets::no_put_is_lost_in_a_deleted_bucket"),
     ("SuperblockNotFlushed", STORE, "explore::crash_states"),
     ("OldestSuperblock", STORE, "explore::crash_states"),
     ("SuperblockNotChecked", STORE, "explore::crash_states"),

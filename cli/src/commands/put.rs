@@ -87,7 +87,7 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
     let user = arguments.meta.into_iter().map(|(name, value)| (name, Bytes::from(value))).collect();
     let options = PutOptions {
         rules: arguments.conditions.rules(),
-        metadata: Metadata { content_type: arguments.content_type, user },
+        metadata: Metadata { content_type: arguments.content_type, user, ..Metadata::default() },
         modified_ns: None,
         expiry: arguments.ttl.map_or(Expiry::Never, Expiry::After),
     };

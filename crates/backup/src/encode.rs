@@ -9,10 +9,10 @@ use shoal_engine::{
     PlacedKey, Result, Since, Snapshot, Store, TreePage,
 };
 
-use crate::FORMAT_VERSION;
 use crate::frame::{FrameWriter, Kind};
 use crate::index::IndexWriter;
 use crate::record::{Contents, ExpiresAt, Header, Loss, ObjectHead};
+use crate::{FORMAT_VERSION, FORMAT_VERSION_PLAIN};
 
 /// A value up to this length is in one frame with other objects.
 pub const SHORT_BYTES_MAX: u64 = 64 << 10;
@@ -141,7 +141,8 @@ impl BackupStream {
         let contents =
             since.as_ref().map_or(Contents::Full, |since| Contents::Changes { from: since.version() });
         let header = Header {
-            format: FORMAT_VERSION,
+            // An object of the snapshot has attributes only if the store said so before.
+            format: if store.has_attributes() { FORMAT_VERSION } else { FORMAT_VERSION_PLAIN },
             store: store.identity(),
             version: snapshot.version(),
             taken_ns: snapshot.taken_ns(),

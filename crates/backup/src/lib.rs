@@ -19,7 +19,9 @@ pub use increment::{IncrementWriter, NotChanges};
 pub use index::{IndexKeys, index_of_frame};
 pub use record::{Contents, End, ExpiresAt, Header, Loss, ObjectHead, ObjectRecord};
 
-/// The version of the format that is written.
-pub const FORMAT_VERSION: u32 = 2;
+/// The newest version of the format, for a store whose objects may have attributes.
+pub const FORMAT_VERSION: u32 = 3;
+/// The version of the format that is written for any other store.
+const FORMAT_VERSION_PLAIN: u32 = 2;
 /// The oldest version of the format that is read.
 pub const FORMAT_VERSION_MIN: u32 = 1;

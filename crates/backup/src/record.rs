@@ -3,13 +3,15 @@
 use bytes::Bytes;
 use shoal_base::Lsn;
 use shoal_base::codec::{Reader, Truncated, put_prefixed, put_varint};
-use shoal_base::object::Metadata;
+use shoal_base::object::{Attributes, Metadata};
 use shoal_engine::{DamagedRange, ObjectKey};
 
 use crate::{FORMAT_VERSION, FORMAT_VERSION_MIN};
 
 /// The deadline is a time to live ([`ExpiresAt::is_relative`]).
 const FLAG_RELATIVE: u8 = 2;
+/// Attributes follow the user metadata. Only in format 3.
+const FLAG_ATTRIBUTES: u8 = 1 << 5;
 /// There is a deadline.
 const FLAG_DEADLINE: u8 = 1;
 
@@ -183,7 +185,8 @@ impl ObjectHead {
         let deadline = self.expiry.map_or(0, |expiry| {
             if expiry.is_relative { FLAG_DEADLINE | FLAG_RELATIVE } else { FLAG_DEADLINE }
         });
-        out.push(deadline);
+        let has_attributes = !self.metadata.attributes.is_empty();
+        out.push(deadline | if has_attributes { FLAG_ATTRIBUTES } else { 0 });
         put_prefixed(out, self.key.bucket().as_bytes());
         put_prefixed(out, self.key.key());
         put_varint(out, self.version.0);
@@ -197,12 +200,16 @@ impl ObjectHead {
             put_prefixed(out, name.as_bytes());
             put_prefixed(out, value);
         }
+        if has_attributes {
+            put_prefixed(out, self.metadata.attributes.as_bytes());
+        }
         put_varint(out, self.value_bytes);
     }
 
     pub(crate) fn decode(reader: &mut Reader<'_>) -> Result<Self, Wrong> {
         let flags = reader.u8().map_err(truncated)?;
-        if flags & !(FLAG_DEADLINE | FLAG_RELATIVE) != 0 || flags == FLAG_RELATIVE {
+        let is_known = flags & !(FLAG_DEADLINE | FLAG_RELATIVE | FLAG_ATTRIBUTES) == 0;
+        if !is_known || flags & (FLAG_DEADLINE | FLAG_RELATIVE) == FLAG_RELATIVE {
             return Err("an object has flags that are not known");
         }
         let key = decode_key(reader)?;
@@ -220,8 +227,14 @@ impl ObjectHead {
         for _ in 0..reader.varint().map_err(truncated)? {
             user.push((text(reader)?, Bytes::copy_from_slice(reader.prefixed().map_err(truncated)?)));
         }
+        let attributes = match flags & FLAG_ATTRIBUTES {
+            0 => Attributes::default(),
+            _ => Attributes::decode(reader.prefixed().map_err(truncated)?)
+                .map_err(|_| "the attributes of an object are not valid")?,
+        };
         let value_bytes = reader.varint().map_err(truncated)?;
-        Ok(Self { key, version, modified_ns, expiry, metadata: Metadata { content_type, user }, value_bytes })
+        let metadata = Metadata { content_type, attributes, user };
+        Ok(Self { key, version, modified_ns, expiry, metadata, value_bytes })
     }
 }
 

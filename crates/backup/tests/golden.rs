@@ -76,6 +76,7 @@ fn store(long: bool) -> (Store, Arc<ManualClock>) {
     let metadata = Metadata {
         content_type: "text/plain".into(),
         user: vec![("colour".into(), bytes::Bytes::from_static(b"blue\0\xFF"))],
+        ..Metadata::default()
     };
     put(
         "alpha",
@@ -293,4 +294,31 @@ fn a_long_value_comes_in_pieces() {
     let (events, damage) = read(&missing, 4096);
     assert_eq!(damage.len(), 1, "{damage:?}");
     assert_eq!(objects(&events).len(), all.len() - 1);
+}
+
+/// A store with attributes writes version 3, which restores them; any other store writes the bytes of version 2.
+#[test]
+fn attributes_are_in_a_backup_of_version_3() {
+    let (store, _) = store(false);
+    let header_of = |events: &[Event]| match events.first() {
+        Some(Event::Header(header)) => header.format,
+        other => panic!("{other:?}"),
+    };
+    let before = full(&store);
+    assert_eq!(header_of(&read(&before, 1_000).0), 2);
+    let mut metadata = Metadata { content_type: "a/b".into(), ..Metadata::default() };
+    metadata.attributes.set(1, Some(&[7; 16]));
+    metadata.attributes.set(200, Some(b"later"));
+    for (name, bytes) in [("short", 10), ("long", LONG_BYTES)] {
+        let options = PutOptions { metadata: metadata.clone(), ..PutOptions::default() };
+        put(&store, "alpha", name.as_bytes(), &vec![1; bytes], options);
+    }
+    for bytes in [full(&store), increment(&store, &before)] {
+        let (events, damage) = read(&bytes, 1_000);
+        assert_eq!((header_of(&events), damage.len()), (3, 0));
+        let heads = objects(&events).into_iter().map(|object| object.head.metadata);
+        let with: Vec<_> = heads.filter(|metadata| !metadata.attributes.is_empty()).collect();
+        assert_eq!(with, [metadata.clone(), metadata.clone()]);
+    }
+    block_on(store.close()).unwrap();
 }

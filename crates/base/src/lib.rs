@@ -5,6 +5,7 @@
 //!
 //! Nothing here does I/O or knows another crate of the workspace.
 
+pub mod attributes;
 pub mod checksum;
 pub mod clock;
 pub mod codec;
@@ -25,6 +26,7 @@ pub mod slot;
 pub mod sync;
 pub mod task;
 
+pub use attributes::Attributes;
 pub use checksum::Crc32c;
 pub use clock::{AwakeClock, Clock, ManualClock, STALL, SystemClock, awake_time};
 pub use congestion::set_congestion_control;

@@ -18,6 +18,9 @@ pub const CONTENT_TYPE_BYTES_MAX: usize = 255;
 /// User metadata: names and values together, in bytes (as S3's).
 pub const USER_METADATA_BYTES_MAX: usize = 2048;
 
+/// Metadata, encoded: content type, attributes and user metadata together, in bytes. S3 needs up to 2 KiB for each of six headers, and 8 KiB for tags.
+pub const METADATA_BYTES_MAX: usize = 24 << 10;
+
 /// A value is checksummed, loaded and verified in units of this many bytes.
 pub const VALUE_UNIT_BYTES: usize = 64 << 10;
 

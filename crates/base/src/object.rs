@@ -5,6 +5,7 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use crate::Lsn;
+pub use crate::attributes::Attributes;
 
 /// The bucket of requests that name none.
 pub const DEFAULT_BUCKET: &str = "default";
@@ -48,8 +49,20 @@ impl RejectRules {
 pub struct Metadata {
     /// MIME type; empty if unknown. At most 255 bytes.
     pub content_type: String,
+    /// Attributes that the store keeps without interpreting them. All of the metadata has at most 24 KiB.
+    pub attributes: Attributes,
     /// Names and values, kept in this order; together at most 2 KiB.
     pub user: Vec<(String, Bytes)>,
+}
+
+impl Metadata {
+    /// The metadata of the same object with another value: without the attributes that describe the value.
+    #[must_use]
+    pub fn of_new_value(&self) -> Self {
+        let mut metadata = self.clone();
+        metadata.attributes.drop_of_value();
+        metadata
+    }
 }
 
 /// The options of a put.

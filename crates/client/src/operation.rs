@@ -266,7 +266,7 @@ pub(crate) mod tests {
         ) {
             let options = PutOptions {
                 rules: RejectRules { if_version_not: version.map(Lsn), ..RejectRules::default() },
-                metadata: Metadata { content_type: "t".repeat(key.len() % 3), user: Vec::new() },
+                metadata: Metadata { content_type: "t".repeat(key.len() % 3), ..Metadata::default() },
                 modified_ns,
                 expiry: version.map_or(Expiry::Never, Expiry::At),
             };

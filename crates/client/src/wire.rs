@@ -59,6 +59,7 @@ pub(crate) fn metadata_of(message: v1::Metadata) -> Metadata {
     Metadata {
         content_type: message.content_type,
         user: message.user.into_iter().map(|user| (user.name, user.value)).collect(),
+        ..Metadata::default()
     }
 }
 

@@ -25,6 +25,12 @@ pub enum Error {
     /// The request itself is invalid.
     #[error("{0}")]
     Invalid(String),
+    /// The bucket has no record, was deleted, or is being deleted.
+    #[error("there is no bucket {0:?}")]
+    NoBucket(String),
+    /// The bucket has objects, so it cannot be deleted.
+    #[error("bucket {0:?} has objects: only an empty bucket can be deleted")]
+    BucketNotEmpty(String),
     /// The device is full.
     #[error(
         "the store is full: {needed} block(s) of 4 KiB are needed and {available} may be used{}", more_room(cannot_grow.as_deref())

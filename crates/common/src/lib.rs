@@ -3,6 +3,7 @@
 //!
 //! The crate does no I/O. Users find the public part re-exported by `shoal-engine`.
 
+pub mod bucket;
 pub mod damaged_range;
 pub mod error;
 pub mod event;

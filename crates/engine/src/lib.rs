@@ -25,7 +25,7 @@
 //! Under [`block_on`] the calling thread does its own I/O, and commits if no other thread does: no hand-off. The same
 //! futures run on any runtime; then the device completes them from its own threads.
 //!
-//! Modules import in one direction: `tablet`, `checkpoint`, `compaction`, `gc`, `apply`, `store`, `growth`, and last the verbs
+//! Modules import in one direction: `tablet`, `checkpoint`, `compaction`, `gc`, `apply`, `bucket`, `store`, `growth`, and last the verbs
 //! `read`, `write`, `maintenance` and `recovery`. A subsystem takes the owners that it needs and never names the store. The log, the
 //! memtables, the values, the trees, the space and the superblock are the crates `shoal-log`, `shoal-memtable`, `shoal-value`, `shoal-tree`,
 //! `shoal-space-manager` and `shoal-image`, each with a map in its `lib.rs`.
@@ -35,6 +35,7 @@
 //! value. Recovery: `recovery/read.rs`, `recovery/open.rs`. Rules R1 to R40 (INV-1 to INV-40) are in `docs/invariants.md`.
 
 mod apply;
+mod bucket;
 mod checkpoint;
 mod compaction;
 mod counters;
@@ -51,6 +52,7 @@ mod write;
 #[cfg(any(test, fuzzing))]
 pub use testing::hostile;
 
+pub use bucket::{BUCKETS_MAX, BucketState};
 pub use growth::raise_cap::CapChange;
 pub use maintenance::scrub::ScrubReport;
 pub use read::changes::{ChangedObject, ChangesPage, ChangesPlace, KeyPlace, PlacedKey, Since, TreePage};
@@ -67,11 +69,12 @@ pub use recovery::report::{CheckOptions, CheckReport};
 pub use shoal_base::task::block_on;
 pub use shoal_base::{Lsn, RequestId, Run, TabletId};
 pub use shoal_buffer::Buffer;
+pub use shoal_common::bucket::{BUCKET_RECORD_BYTES_MAX, BucketConfig};
 pub use shoal_common::error::{Error, Result};
 pub use shoal_common::key::{Bucket, ObjectKey, check_bucket};
 pub use shoal_common::object::{
-    BucketPage, ByteRange, DEFAULT_BUCKET, DamagedRange, Deadline, DeleteResult, Expiry, ListPage,
-    ListRequest, Metadata, Object, ObjectInfo, PutOptions, PutResult, RejectRules,
+    Attributes, BucketPage, ByteRange, DEFAULT_BUCKET, DamagedRange, Deadline, DeleteResult, Expiry,
+    ListPage, ListRequest, Metadata, Object, ObjectInfo, PutOptions, PutResult, RejectRules,
 };
 pub use shoal_common::options::{Environment, FormatOptions, OpenOptions, TABLETS_MAX, Tuning};
 pub use shoal_common::problem::CheckProblem;
@@ -82,6 +85,7 @@ pub use store::Store;
 pub use store::free_space::FreeRunIter;
 pub use store::last_backup::BackupNote;
 pub use store::stat::StoreStat;
+pub use write::buckets::CreatedBucket;
 pub use write::change::{Change, ReadLevel};
 pub use write::receive_buffer::ReceiveBuffer;
 pub use write::ticket::Ticket;

@@ -7,7 +7,8 @@
 use shoal_common::error::{Error, Result};
 
 /// Names of the incompatible flags from bit 0 on, reserved ones included, so that a refusal names the feature and not only a bit.
-const INCOMPATIBLE_NAMES: [&str; 4] = ["layers", "moved areas", "moved log", "unsettled entries"];
+const INCOMPATIBLE_NAMES: [&str; 5] =
+    ["layers", "moved areas", "moved log", "unsettled entries", "attributes"];
 /// Tablets may have layers, and pages of level 1 filters.
 pub const LAYERS: u32 = 1 << 0;
 /// The store grew: areas of the space image may be among the data.
@@ -17,11 +18,13 @@ pub const MOVED_LOG: u32 = 1 << 2;
 
 /// Layers may have unsettled entries, and pages of level 1 marks of plain leaves.
 pub const UNSETTLED: u32 = 1 << 3;
+/// Metadata may have attributes, and entries summaries of metadata.
+pub const ATTRIBUTES: u32 = 1 << 4;
 
 /// Flags of read-only compatible features that this program can write.
 const READ_ONLY_KNOWN: u32 = 0;
 /// Flags of incompatible features that this program can read.
-const INCOMPATIBLE_KNOWN: u32 = LAYERS | MOVED_AREAS | MOVED_LOG | UNSETTLED;
+const INCOMPATIBLE_KNOWN: u32 = LAYERS | MOVED_AREAS | MOVED_LOG | UNSETTLED | ATTRIBUTES;
 
 /// The feature flags of a store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -85,8 +88,8 @@ mod tests {
         assert!(Features::default().unreadable().is_none() && Features::default().check_writable().is_ok());
         let all = Features { compatible: u32::MAX, ..Features::default() };
         assert!(all.unreadable().is_none() && all.check_writable().is_ok());
-        let odd = Features { incompatible: INCOMPATIBLE_KNOWN | 1 << 4 | 1 << 31, ..Features::default() };
-        assert!(odd.unreadable().unwrap().contains("(bit 4, bit 31)"));
+        let odd = Features { incompatible: INCOMPATIBLE_KNOWN | 1 << 5 | 1 << 31, ..Features::default() };
+        assert!(odd.unreadable().unwrap().contains("(bit 5, bit 31)"));
         // A program from before stores could grow has the name, not the feature.
         let grown = Features { incompatible: LAYERS | MOVED_AREAS | MOVED_LOG, ..Features::default() };
         assert!(grown.unreadable().is_none());
@@ -95,6 +98,9 @@ mod tests {
             refusal.contains("features that this program does not have (moved areas, moved log): use"),
             "{refusal}"
         );
+        let with_attributes = Features { incompatible: LAYERS | ATTRIBUTES, ..Features::default() };
+        let refusal = with_attributes.unreadable_with(INCOMPATIBLE_KNOWN & !ATTRIBUTES).unwrap();
+        assert!(refusal.contains("does not have (attributes)"), "{refusal}");
         let odd = Features { read_only: 0b110, ..Features::default() };
         assert!(odd.unreadable().is_none());
         assert!(odd.check_writable().unwrap_err().to_string().contains("(bit 1, bit 2)"));

@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 
 use shoal_base::codec::Reader;
 use shoal_base::{BLOCK_BYTES, Lsn, Run, TabletId};
+use shoal_common::bucket::BucketConfig;
+use shoal_common::object::{Attributes, Metadata};
 use shoal_log::format::{
     BATCH_HEADER_BYTES, BatchBuilder, BatchHeader, BatchTimes, RecordKind, encode_record,
 };
@@ -12,8 +14,8 @@ use shoal_testkit::bytes::number;
 use shoal_tree::layers::page as layers_page;
 use shoal_tree::layers::{LAYERS_MAX, Layers, LayersRef, tombstone};
 use shoal_tree::{PageRef, Root, Tree};
-use shoal_value::Manifest;
 use shoal_value::packed::{Footer, RunEntry, RunOwner, Totals, put_footer, put_item, run_key};
+use shoal_value::{Entry, Home, Manifest, encode_metadata, place_of_metadata};
 
 use crate::features::Features;
 use crate::layout::{Layout, Places};
@@ -395,6 +397,46 @@ fn manifest_layout_matches_document() {
     assert_eq!(number(&bytes, rows["magic"]), 0x464E_4D53);
     assert_eq!((number(&bytes, (8, 4)), number(&bytes, (12, 8)), number(&bytes, (20, 4))), (2, 9, 16));
     assert_eq!(bytes.len(), 12 + 12 + 8);
+}
+
+#[test]
+fn bucket_record_layout_matches_document() {
+    let rows = table(include_str!("../../../docs/format/object.md"), "bucket");
+    let mut config = BucketConfig {
+        created_ns: 0x0102_0304_0506_0708,
+        has_crc_etags: true,
+        has_object_acls: true,
+        ..BucketConfig::default()
+    };
+    config.items.set(1, Some(b"key"));
+    let bytes = config.encode().unwrap();
+    for (field, expected) in [("version", 1), ("flags", 1 << 3 | 1 << 5), ("created", config.created_ns)] {
+        assert_eq!(number(&bytes, rows[field]), expected, "{field}");
+    }
+    assert_eq!(&bytes[10..], b"\x01\x03key");
+    assert_eq!(BucketConfig::decode(&bytes), Ok(config));
+}
+
+/// The examples of the document.
+#[test]
+fn metadata_with_attributes_matches_document() {
+    let doc = include_str!("../../../docs/format/object.md");
+    let shown = |bytes: &[u8]| {
+        let text = bytes.iter().map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().join(" ");
+        assert!(doc.contains(&format!("`{text}`")), "the document does not show `{text}`");
+    };
+    let mut metadata = Metadata { content_type: "a/b".into(), ..Metadata::default() };
+    metadata.attributes.set(Attributes::ETAG, Some(&[7, 7]));
+    shown(&encode_metadata(&metadata).unwrap());
+    // Tag and length of the other attribute take 3 bytes, and the longer length of all one more: 289.
+    metadata.attributes.set(9, Some(&[0; 285]));
+    let encoded = encode_metadata(&metadata).unwrap();
+    let meta = place_of_metadata(10, &metadata, &encoded);
+    let entry = Entry { modified_ns: 0, end: None, value_bytes: 1, meta, home: Home::Inline };
+    let mut body = Vec::new();
+    entry.encode(&mut body);
+    // Flags, time of the write and length of the value.
+    shown(&body[10..]);
 }
 
 #[test]

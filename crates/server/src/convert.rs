@@ -43,7 +43,7 @@ pub(crate) fn put_options(
     let user = user.into_iter().map(|entry| (entry.name, entry.value)).collect();
     Ok(PutOptions {
         rules: rules(rules_message),
-        metadata: Metadata { content_type, user },
+        metadata: Metadata { content_type, user, ..Metadata::default() },
         modified_ns,
         expiry: expiry(end)?,
     })
@@ -72,7 +72,7 @@ pub(crate) fn capped(range: ByteRange, bytes_max: u64) -> ByteRange {
 }
 
 pub(crate) fn info(info: &ObjectInfo) -> v1::ObjectInfo {
-    let Metadata { content_type, user } = &info.metadata;
+    let Metadata { content_type, user, .. } = &info.metadata;
     let metadata = (!content_type.is_empty() || !user.is_empty()).then(|| v1::Metadata {
         content_type: content_type.clone(),
         user: user

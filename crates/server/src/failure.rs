@@ -108,6 +108,8 @@ impl Failure {
         let (kind, code) = match error {
             Error::ConditionFailed { .. } => (Kind::ConditionFailed, Code::FailedPrecondition),
             Error::Invalid(_) => (Kind::Invalid, Code::InvalidArgument),
+            Error::NoBucket(_) => (Kind::Invalid, Code::NotFound),
+            Error::BucketNotEmpty(_) => (Kind::Invalid, Code::FailedPrecondition),
             Error::Full { .. } | Error::NoRoom(_) => (Kind::Full, Code::ResourceExhausted),
             Error::Busy(_) => (Kind::Busy, Code::Unavailable),
             Error::Corrupt { .. } => (Kind::Corrupt, Code::DataLoss),

@@ -4,17 +4,16 @@
 //! before it. Stored bytes of a value: metadata that does not fit in the leaf, then the value, in units of 64 KiB, each with
 //! its checksum.
 
-use bytes::Bytes;
 use shoal_base::codec::{Reader, Truncated, put_prefixed, put_varint};
-use shoal_base::limits::{VALUE_BYTES_MAX, VALUE_UNIT_BYTES};
+use shoal_base::limits::{BUCKET_BYTES_MAX, KEY_BYTES_MAX, VALUE_BYTES_MAX, VALUE_UNIT_BYTES};
 use shoal_base::{BLOCK_BYTES_U64, Lsn, Run, blocks_for};
-use shoal_common::error::{Error, Result};
 use shoal_common::leaf_entry::{HAS_EXPIRY, HOME_MASK, LeafEntry};
-use shoal_common::object::{EndTime, Metadata};
+use shoal_common::object::{Attributes, EndTime};
 use shoal_space_manager::RUNS_MAX;
 use smallvec::SmallVec;
 
 use crate::manifest::manifest_bytes;
+use crate::metadata::VALUE_ATTRIBUTES_BYTES_MAX;
 
 /// Most bytes of key and entry together in a leaf: at least three fit in a page.
 pub(crate) const LEAF_ENTRY_BYTES_MAX: usize = 1300;
@@ -25,6 +24,8 @@ pub const INLINE_RUNS_MAX: usize = 4;
 
 /// Most bytes of metadata before a value: more than a user may store.
 const META_IN_FRONT_BYTES_MAX: u32 = VALUE_UNIT_BYTES as u32;
+/// A length of metadata before the value from here on is this much larger, and followed by a summary.
+const SUMMARY_FOLLOWS: u32 = 1 << 17;
 /// Bytes of a manifest at most.
 const MANIFEST_BYTES_MAX: usize = manifest_bytes(RUNS_MAX, VALUE_BYTES_MAX as usize / VALUE_UNIT_BYTES + 2);
 
@@ -32,6 +33,14 @@ const MANIFEST_BYTES_MAX: usize = manifest_bytes(RUNS_MAX, VALUE_BYTES_MAX as us
 /// extents (offset, count, runs, checksums), the longest home.
 const ENTRY_OTHER_BYTES_MAX: usize =
     8 + 1 + 8 + 8 + 10 + 2 + 3 + 1 + INLINE_RUNS_MAX * (10 + 5) + INLINE_RUNS_MAX * 4;
+
+/// Bytes of the summary of metadata before the value: a longer length of the metadata, its length, and the attributes.
+const SUMMARY_BYTES_MAX: usize = 1 + 1 + VALUE_ATTRIBUTES_BYTES_MAX;
+
+const _: () = assert!(
+    BUCKET_BYTES_MAX + 1 + KEY_BYTES_MAX + ENTRY_OTHER_BYTES_MAX + SUMMARY_BYTES_MAX <= LEAF_ENTRY_BYTES_MAX,
+    "the longest key has room for a summary and the longest home beside it"
+);
 
 const HOME_INLINE: u8 = 0;
 const HOME_EXTENTS: u8 = 1;
@@ -46,7 +55,7 @@ const IS_RELATIVE: u8 = 1 << 4;
 /// # Errors
 /// [`Truncated`], also for a kind of end that does not exist.
 #[inline]
-fn take_end(flags: u8, reader: &mut Reader<'_>) -> std::result::Result<Option<EndTime>, Truncated> {
+fn take_end(flags: u8, reader: &mut Reader<'_>) -> Result<Option<EndTime>, Truncated> {
     match (flags & HAS_EXPIRY != 0, flags & IS_RELATIVE != 0) {
         (false, false) => Ok(None),
         (true, false) => Ok(Some(EndTime::Wall(reader.u64()?))),
@@ -111,8 +120,13 @@ pub struct Entry {
 pub enum Meta {
     /// In the entry.
     Inline(SmallVec<[u8; 24]>),
-    /// In the first stored bytes, this many.
-    InFront(u32),
+    /// In the first stored bytes.
+    InFront {
+        /// Their number.
+        bytes: u32,
+        /// The attributes that describe the value, encoded: a listing needs no more. Empty if there are none.
+        summary: SmallVec<[u8; 24]>,
+    },
 }
 
 impl Entry {
@@ -135,7 +149,7 @@ impl Entry {
     pub fn meta_in_front(&self) -> u32 {
         match self.meta {
             Meta::Inline(_) => 0,
-            Meta::InFront(bytes) => bytes,
+            Meta::InFront { bytes, .. } => bytes,
         }
     }
 
@@ -147,7 +161,7 @@ impl Entry {
             Home::Manifest { .. } => HOME_MANIFEST,
             Home::Packed { .. } => HOME_PACKED,
         };
-        if matches!(self.meta, Meta::InFront(_)) {
+        if matches!(self.meta, Meta::InFront { .. }) {
             flags |= META_IN_FRONT;
         }
         match self.end {
@@ -163,7 +177,12 @@ impl Entry {
         put_varint(out, self.value_bytes);
         match &self.meta {
             Meta::Inline(bytes) => put_prefixed(out, bytes),
-            Meta::InFront(bytes) => put_varint(out, u64::from(*bytes)),
+            Meta::InFront { bytes, summary } if summary.is_empty() => put_varint(out, u64::from(*bytes)),
+            Meta::InFront { bytes, summary } => {
+                assert!(summary.len() <= VALUE_ATTRIBUTES_BYTES_MAX, "the entry has room for the summary");
+                put_varint(out, u64::from(SUMMARY_FOLLOWS + bytes));
+                put_prefixed(out, summary);
+            }
         }
         match &self.home {
             Home::Inline => {}
@@ -192,12 +211,14 @@ impl Entry {
     /// # Errors
     /// [`Truncated`] if it is not a body.
     #[inline]
-    pub fn decode(body: &[u8]) -> std::result::Result<(Self, &[u8]), Truncated> {
+    pub fn decode(body: &[u8]) -> Result<(Self, &[u8]), Truncated> {
         let (head, mut reader) = Head::take(body)?;
         let Head { flags, modified_ns, end, value_bytes, meta } = head;
         let meta = match meta {
             HeadMeta::Inline(bytes) => Meta::Inline(SmallVec::from_slice(bytes)),
-            HeadMeta::InFront(bytes) => Meta::InFront(bytes),
+            HeadMeta::InFront(bytes, summary) => {
+                Meta::InFront { bytes, summary: SmallVec::from_slice(summary) }
+            }
         };
         let mut entry = Self { modified_ns, end, value_bytes, meta, home: Home::Inline };
         match flags & HOME_MASK {
@@ -213,8 +234,7 @@ impl Entry {
                 {
                     return Err(Truncated);
                 }
-                let checksums =
-                    (0..units).map(|_| reader.u32()).collect::<std::result::Result<SmallVec<_>, _>>()?;
+                let checksums = (0..units).map(|_| reader.u32()).collect::<Result<SmallVec<_>, _>>()?;
                 entry.home = Home::Extents { offset, runs, checksums };
             }
             HOME_MANIFEST => {
@@ -257,30 +277,42 @@ struct Head<'a> {
 /// See [`Meta`].
 enum HeadMeta<'a> {
     Inline(&'a [u8]),
-    InFront(u32),
+    InFront(u32, &'a [u8]),
 }
 
 impl<'a> Head<'a> {
     /// The head of `body`, and a reader of the rest.
     #[inline]
-    fn take(body: &'a [u8]) -> std::result::Result<(Self, Reader<'a>), Truncated> {
+    fn take(body: &'a [u8]) -> Result<(Self, Reader<'a>), Truncated> {
         let mut reader = Reader::new(body);
         let flags = reader.u8()?;
         let modified_ns = reader.u64()?;
         let end = take_end(flags, &mut reader)?;
         let value_bytes = reader.varint()?;
         let meta = if flags & META_IN_FRONT != 0 {
-            HeadMeta::InFront(u32::try_from(reader.varint()?).map_err(|_| Truncated)?)
+            take_in_front(&mut reader)?
         } else {
             HeadMeta::Inline(reader.prefixed()?)
         };
         // No value is longer: sums of lengths cannot overflow, and no memory is taken for impossible lengths.
-        let in_front = if let HeadMeta::InFront(bytes) = meta { bytes } else { 0 };
+        let in_front = if let HeadMeta::InFront(bytes, _) = meta { bytes } else { 0 };
         if value_bytes > VALUE_BYTES_MAX || in_front > META_IN_FRONT_BYTES_MAX {
             return Err(Truncated);
         }
         Ok((Self { flags, modified_ns, end, value_bytes, meta }, reader))
     }
+}
+
+/// The length of metadata before the value, and its summary.
+fn take_in_front<'a>(reader: &mut Reader<'a>) -> Result<HeadMeta<'a>, Truncated> {
+    let bytes = u32::try_from(reader.varint()?).map_err(|_| Truncated)?;
+    let Some(bytes) = bytes.checked_sub(SUMMARY_FOLLOWS) else { return Ok(HeadMeta::InFront(bytes, &[])) };
+    let summary = reader.prefixed()?;
+    if summary.is_empty() || summary.len() > VALUE_ATTRIBUTES_BYTES_MAX {
+        return Err(Truncated);
+    }
+    Attributes::check(summary, Attributes::CHECKSUM)?;
+    Ok(HeadMeta::InFront(bytes, summary))
 }
 
 /// An entry with the value in its body; everything is borrowed.
@@ -305,7 +337,7 @@ impl<'a> InlineEntry<'a> {
         }
         let (metadata, value) = match meta {
             HeadMeta::Inline(metadata) => (metadata, reader.rest()),
-            HeadMeta::InFront(bytes) => reader.rest().split_at_checked(bytes as usize)?,
+            HeadMeta::InFront(bytes, _) => reader.rest().split_at_checked(bytes as usize)?,
         };
         (value.len() as u64 == value_bytes).then_some(Self { modified_ns, end, metadata, value })
     }
@@ -339,7 +371,7 @@ fn put_runs(out: &mut Vec<u8>, runs: &[Run]) {
 }
 
 #[inline]
-fn take_runs(reader: &mut Reader<'_>) -> std::result::Result<SmallVec<[Run; 1]>, Truncated> {
+fn take_runs(reader: &mut Reader<'_>) -> Result<SmallVec<[Run; 1]>, Truncated> {
     let count = usize::from(reader.u8()?);
     if count > INLINE_RUNS_MAX {
         return Err(Truncated);
@@ -361,7 +393,7 @@ fn take_runs(reader: &mut Reader<'_>) -> std::result::Result<SmallVec<[Run; 1]>,
 /// # Errors
 /// [`Truncated`].
 #[inline]
-pub fn split_leaf_entry(bytes: &[u8]) -> std::result::Result<(Lsn, &[u8]), Truncated> {
+pub fn split_leaf_entry(bytes: &[u8]) -> Result<(Lsn, &[u8]), Truncated> {
     let LeafEntry { version, body, .. } = LeafEntry::split(bytes)?;
     Ok((Lsn(version), body))
 }
@@ -371,7 +403,7 @@ pub fn split_leaf_entry(bytes: &[u8]) -> std::result::Result<(Lsn, &[u8]), Trunc
 /// # Errors
 /// [`Truncated`].
 #[inline]
-pub fn decode_leaf_entry(bytes: &[u8]) -> std::result::Result<(Lsn, Entry), Truncated> {
+pub fn decode_leaf_entry(bytes: &[u8]) -> Result<(Lsn, Entry), Truncated> {
     let (version, body) = split_leaf_entry(bytes)?;
     Ok((version, Entry::decode(body)?.0))
 }
@@ -379,61 +411,88 @@ pub fn decode_leaf_entry(bytes: &[u8]) -> std::result::Result<(Lsn, Entry), Trun
 /// Returns true if metadata of this encoded length is stored in the entry: beside a long key it may leave no room for
 /// the value's home.
 #[inline]
-pub fn meta_fits_inline(key_bytes: usize, encoded_bytes: usize) -> bool {
+pub(crate) fn meta_fits_inline(key_bytes: usize, encoded_bytes: usize) -> bool {
     encoded_bytes <= META_INLINE_BYTES_MAX
         && key_bytes + encoded_bytes + ENTRY_OTHER_BYTES_MAX <= LEAF_ENTRY_BYTES_MAX
 }
 
-/// Encodes an object's metadata; empty metadata has no bytes.
-///
-/// # Errors
-/// [`Error::Invalid`] if it is longer than allowed.
-pub fn encode_metadata(metadata: &Metadata) -> Result<Vec<u8>> {
-    use shoal_base::limits::{CONTENT_TYPE_BYTES_MAX, USER_METADATA_BYTES_MAX};
-    if metadata.content_type.len() > CONTENT_TYPE_BYTES_MAX {
-        return Err(Error::Invalid(format!(
-            "the content type has {} bytes; {CONTENT_TYPE_BYTES_MAX} are allowed",
-            metadata.content_type.len()
-        )));
-    }
-    let user_bytes: usize = metadata.user.iter().map(|(name, value)| name.len() + value.len()).sum();
-    if user_bytes > USER_METADATA_BYTES_MAX || metadata.user.len() > USER_METADATA_BYTES_MAX / 8 {
-        return Err(Error::Invalid(format!(
-            "the user metadata has {user_bytes} bytes in {} pairs; {USER_METADATA_BYTES_MAX} bytes in {} pairs are allowed",
-            metadata.user.len(),
-            USER_METADATA_BYTES_MAX / 8
-        )));
-    }
-    let mut out = Vec::new();
-    if *metadata == Metadata::default() {
-        return Ok(out);
-    }
-    put_prefixed(&mut out, metadata.content_type.as_bytes());
-    for (name, value) in &metadata.user {
-        put_prefixed(&mut out, name.as_bytes());
-        put_prefixed(&mut out, value);
-    }
-    Ok(out)
-}
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
 
-/// The reverse of [`encode_metadata`].
-///
-/// # Errors
-/// [`Truncated`].
-#[inline]
-pub fn decode_metadata(bytes: &[u8]) -> std::result::Result<Metadata, Truncated> {
-    // Most objects have none.
-    if bytes.is_empty() { Ok(Metadata::default()) } else { decode_some_metadata(bytes) }
-}
+    use super::*;
 
-fn decode_some_metadata(bytes: &[u8]) -> std::result::Result<Metadata, Truncated> {
-    let mut metadata = Metadata::default();
-    let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).map_err(|_| Truncated);
-    let mut reader = Reader::new(bytes);
-    metadata.content_type = text(reader.prefixed()?)?;
-    while !reader.is_empty() {
-        let name = text(reader.prefixed()?)?;
-        metadata.user.push((name, Bytes::copy_from_slice(reader.prefixed()?)));
+    fn with_meta(meta: Meta) -> Entry {
+        let home = Home::Packed { run: 9, at: 5, checksum: 7 };
+        Entry { modified_ns: 1, end: None, value_bytes: 10, meta, home }
     }
-    Ok(metadata)
+
+    fn encoded(meta: Meta) -> Vec<u8> {
+        let mut out = Vec::new();
+        with_meta(meta).encode(&mut out);
+        out
+    }
+
+    /// `docs/format/object.md`: a length of 2^17 and more, then the summary.
+    #[test]
+    fn golden_bytes_of_a_summary() {
+        let summary = SmallVec::from_slice(&[1, 3, 7, 7, 7]);
+        let body = encoded(Meta::InFront { bytes: 300, summary: summary.clone() });
+        assert_eq!(body[..10], [3 | META_IN_FRONT, 1, 0, 0, 0, 0, 0, 0, 0, 10]);
+        // 2^17 + 300.
+        assert_eq!(body[10..19], [0xAC, 0x82, 0x08, 5, 1, 3, 7, 7, 7]);
+        let (entry, inline) = Entry::decode(&body).unwrap();
+        assert_eq!((entry.stored_bytes(), inline.len()), (310, 0));
+        assert_eq!(entry, with_meta(Meta::InFront { bytes: 300, summary }));
+        let plain = encoded(Meta::InFront { bytes: 300, summary: SmallVec::new() });
+        assert_eq!(plain[10..12], [0xAC, 0x02]);
+        assert_eq!(Entry::decode(&plain).unwrap().0.meta_in_front(), 300);
+    }
+
+    #[test]
+    fn invalid_summaries_are_refused() {
+        let meta = |length: u64, summary: &[u8]| {
+            let mut out = vec![META_IN_FRONT | HOME_PACKED];
+            out.extend_from_slice(&[0; 8]);
+            put_varint(&mut out, 10);
+            put_varint(&mut out, length);
+            out.extend_from_slice(summary);
+            out.extend_from_slice(&[9, 5, 1, 2, 3, 4]);
+            Entry::decode(&out).map(|(entry, _)| entry.meta_in_front())
+        };
+        let long = [&[65, 1, 63][..], &[5; 63]].concat();
+        let longest = [&[64, 1, 62][..], &[5; 62]].concat();
+        assert_eq!(meta(300, &[]), Ok(300));
+        assert_eq!(meta((1 << 17) + 300, &[2, 1, 0]), Ok(300));
+        assert_eq!(meta((1 << 17) + 300, &longest), Ok(300));
+        for (length, summary) in [
+            ((1 << 17) - 1, &[2, 1, 0][..]),
+            ((1 << 17) + (1 << 16) + 1, &[2, 1, 0]),
+            ((1 << 17) + 300, &[0]),
+            ((1 << 17) + 300, &[2, 3, 0]),
+            ((1 << 17) + 300, &[4, 2, 0, 1, 0]),
+            ((1 << 17) + 300, &[2, 1, 1]),
+            ((1 << 17) + 300, &long),
+            ((1 << 17) + 300, &[200, 1]),
+        ] {
+            assert_eq!(meta(length, summary), Err(Truncated), "{length} {summary:?}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn summaries_round_trip(bytes in 0..=META_IN_FRONT_BYTES_MAX, etag in 0..30_usize, sum in 0..30_usize) {
+            let mut attributes = Attributes::default();
+            attributes.set(Attributes::ETAG, Some(&vec![1; etag]));
+            attributes.set(Attributes::CHECKSUM, Some(&vec![2; sum]));
+            let entry = with_meta(Meta::InFront { bytes, summary: SmallVec::from_slice(attributes.of_value()) });
+            // A packed value has at most one unit.
+            prop_assume!(entry.stored_bytes() <= VALUE_UNIT_BYTES as u64);
+            let body = encoded(entry.meta.clone());
+            prop_assert_eq!(Entry::decode(&body), Ok((entry, &[][..])));
+            for cut in 0..body.len() {
+                prop_assert!(Entry::decode(&body[..cut]).is_err());
+            }
+        }
+    }
 }

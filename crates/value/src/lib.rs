@@ -17,7 +17,7 @@
 //!
 //! # Reading order
 //!
-//! 1. `entry.rs`, `manifest.rs` and `docs/format/object.md`: the bytes of entries and manifests.
+//! 1. `entry.rs`, `metadata.rs`, `manifest.rs` and `docs/format/object.md`: the bytes of entries, metadata and manifests.
 //! 2. `prepare.rs`: a put chooses the first place of a value ([`placement_of`]) and lays it out ([`lay_out`]).
 //! 3. `read.rs`: finds the units of a value ([`Located`]) and reads them ([`read`]).
 //! 4. `packed/`: runs of small values.
@@ -25,6 +25,7 @@
 
 mod entry;
 mod manifest;
+mod metadata;
 mod owned;
 pub mod packed;
 mod prepare;
@@ -32,10 +33,11 @@ mod read;
 mod verify;
 
 pub use entry::{
-    Entry, Home, INLINE_RUNS_MAX, InlineEntry, Meta, decode_leaf_entry, decode_metadata, encode_metadata,
-    end_of, meta_fits_inline, split_leaf_entry, value_bytes_of,
+    Entry, Home, INLINE_RUNS_MAX, InlineEntry, Meta, decode_leaf_entry, end_of, split_leaf_entry,
+    value_bytes_of,
 };
 pub use manifest::Manifest;
+pub use metadata::{decode_metadata, encode_metadata, place_of_metadata};
 pub use owned::owned_runs;
 pub use prepare::{
     Filler, LaidOut, Placement, UnitChecksums, ValueContent, fits_leaf, home_of, lay_out, manifest_blocks,

@@ -13,7 +13,7 @@ use super::{Finding, Tree};
 const ORDERS: [(&str, &str); 6] = [
     (
         "crates/engine/src/",
-        "testing counters tablet checkpoint compaction gc apply store growth \
+        "testing counters tablet checkpoint compaction gc apply bucket store growth \
          read write maintenance recovery",
     ),
     (

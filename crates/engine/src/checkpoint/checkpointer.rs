@@ -19,6 +19,7 @@ use shoal_value::packed::run_blocks_max;
 
 use crate::checkpoint::applier::Applier;
 use crate::checkpoint::closing::Closing;
+use crate::checkpoint::features::NamedFeatures;
 use crate::checkpoint::pause::Pause;
 use crate::checkpoint::quiet::Quiet;
 use crate::checkpoint::rate::MoveLimits;
@@ -46,6 +47,8 @@ pub(crate) struct Checkpointer {
     pub counters: Arc<OperationCounters>,
     /// The newest durable superblock: its holder publishes the next one.
     pub publisher: Token<Superblock>,
+    /// The features that the superblocks name.
+    pub features: NamedFeatures,
     /// The turn of the one apply.
     pub applier: Applier,
     /// The token of the one growth of the file.

@@ -9,6 +9,7 @@
 pub(crate) mod applier;
 pub(crate) mod checkpointer;
 pub(crate) mod closing;
+pub(crate) mod features;
 pub(crate) mod new_tree;
 pub(crate) mod pause;
 pub(crate) mod publish;

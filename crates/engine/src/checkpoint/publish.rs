@@ -57,6 +57,8 @@ pub(crate) struct Changes {
     pub log_prepared: Option<u32>,
     /// Another ring for the log (INV-38). No batch of the old ring is needed, and none is written meanwhile.
     pub moved_log: Option<MovedLog>,
+    /// More flags of incompatible features.
+    pub features: u32,
     /// The losses of a repair, in addition to the losses already in the superblock.
     pub losses: Option<Losses>,
 }
@@ -113,6 +115,11 @@ impl Checkpointer {
         next.number += 1;
         // Read first: any record that is numbered later is above it, so the tail stays before that record.
         let assigned = self.log.committer.assigned();
+        next.features.incompatible |= changes.features;
+        assert!(
+            next.features.incompatible & newest.features.incompatible == newest.features.incompatible,
+            "a superblock takes no feature back"
+        );
         let tail = self.first_needed(&changes).unwrap_or(u64::MAX).min(assigned.next().0);
         if let Some(change) = changes.tablet {
             set_tablet(&mut next, change)?;

@@ -10,7 +10,7 @@ use shoal_common::damaged_range;
 use shoal_common::error::{Error, Result};
 use shoal_common::injected_bug::{Bug, injected};
 use shoal_common::key::ObjectKey;
-use shoal_common::object::{ByteRange, Deadline, EndTime, Metadata, Object, ObjectInfo};
+use shoal_common::object::{Attributes, ByteRange, Deadline, EndTime, Metadata, Object, ObjectInfo};
 use shoal_log::Record;
 use shoal_log::format::RecordKind;
 use shoal_pool::Hint;
@@ -43,10 +43,23 @@ impl FoundEntry {
     pub(super) fn metadata_in_memory(&self) -> Option<Result<Metadata>> {
         let bytes = match &self.entry.meta {
             Meta::Inline(bytes) => bytes,
-            Meta::InFront(count) if self.is_inline() => self.inline.get(..*count as usize).unwrap_or(&[]),
-            Meta::InFront(_) => return None,
+            Meta::InFront { bytes, .. } if self.is_inline() => {
+                self.inline.get(..*bytes as usize).unwrap_or(&[])
+            }
+            Meta::InFront { .. } => return None,
         };
         Some(metadata_of(bytes))
+    }
+
+    /// The attributes of the value alone, from an entry whose metadata is stored before the value.
+    pub(super) fn summary(&self) -> Metadata {
+        let summary: &[u8] = match &self.entry.meta {
+            Meta::Inline(_) => &[],
+            Meta::InFront { summary, .. } => summary,
+        };
+        // The summary was checked with the entry.
+        let attributes = Attributes::decode(summary).unwrap_or_default();
+        Metadata { attributes, ..Metadata::default() }
     }
 }
 

@@ -40,6 +40,12 @@ const AHEAD_FRAMES_MIN: usize = LIST_PAGE_MAX;
 pub trait ListSink: Send {
     /// Takes an object. Returns false if there is no room for it: the page ends before its key. The first object must be taken.
     fn take(&mut self, key: &[u8], info: ObjectInfo) -> bool;
+
+    /// Returns true if the attributes of the value are all of the metadata that the sink needs: then the listing reads no
+    /// values. It may show more.
+    fn needs_only_summary(&self) -> bool {
+        false
+    }
 }
 
 impl ListSink for Vec<(Vec<u8>, ObjectInfo)> {
@@ -222,6 +228,7 @@ impl<'a> Lister<'a> {
                 None => {
                     let info = match found.metadata_in_memory() {
                         Some(Ok(metadata)) => self.known_info(&found, metadata),
+                        None if self.sink.needs_only_summary() => self.known_info(&found, found.summary()),
                         _ => self.info_of(merge, &key, &found).await?,
                     };
                     if !self.sink.take(&key[self.base.len()..], info) {

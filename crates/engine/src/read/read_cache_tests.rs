@@ -66,7 +66,7 @@ fn a_value_is_cached_from_the_second_time_on_and_until_it_is_written() {
 #[test]
 fn the_info_of_an_object_is_kept_with_it() {
     let store = store(Environment::default());
-    let metadata = crate::Metadata { content_type: "text/plain".into(), user: Vec::new() };
+    let metadata = crate::Metadata { content_type: "text/plain".into(), ..crate::Metadata::default() };
     for (name, metadata) in [("plain", crate::Metadata::default()), ("rich", metadata)] {
         let is_plain = metadata == crate::Metadata::default();
         put(&store, name, b"value", PutOptions { metadata, modified_ns: Some(7), ..PutOptions::default() });

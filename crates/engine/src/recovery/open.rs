@@ -30,6 +30,7 @@ use shoal_value::{Entry, Home, manifest_blocks, owned_runs};
 use crate::checkpoint::applier::Applier;
 use crate::checkpoint::checkpointer::Checkpointer;
 use crate::checkpoint::closing::Closing;
+use crate::checkpoint::features::NamedFeatures;
 use crate::checkpoint::publish::CEILING_STEP;
 use crate::checkpoint::quiet::Quiet;
 use crate::checkpoint::rate::MoveLimits;
@@ -150,6 +151,7 @@ impl Recovery {
             own: Arc::new(own),
             tablets: Arc::new(tablets),
             counters: Arc::default(),
+            features: NamedFeatures::of(&self.superblock),
             publisher: Token::new(found.unwrap_or(self.superblock)),
             applier: Applier::default(),
             grower: Token::default(),

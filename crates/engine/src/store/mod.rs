@@ -29,6 +29,7 @@ use shoal_log::{Log, run_to_end};
 use shoal_pool::Pool;
 use shoal_space_manager::{OwnSpace, Shortage, SpaceManager};
 
+use crate::bucket::Buckets;
 use crate::checkpoint::checkpointer::Checkpointer;
 use crate::checkpoint::publish::Changes;
 use crate::counters::OperationCounters;
@@ -63,6 +64,12 @@ impl Store {
     #[must_use]
     pub fn tablet_id(&self, key: &ObjectKey) -> TabletId {
         self.0.tablets.of(key).id
+    }
+
+    /// Returns true if objects of the store may have attributes. It never becomes false again.
+    #[must_use]
+    pub fn has_attributes(&self) -> bool {
+        self.0.checkpointer.has_attributes()
     }
 
     /// The reason why the store accepts no more writes after a failure.
@@ -108,6 +115,8 @@ pub(crate) struct Inner {
     pub last_backup: Mutex<Option<BackupNote>>,
     pub counters: Arc<OperationCounters>,
     pub read_cache: ReadCache,
+    /// The buckets with a record.
+    pub buckets: Buckets,
 }
 
 impl Inner {
@@ -139,6 +148,7 @@ impl Inner {
             not_replayed,
             closed: AtomicBool::new(false),
             last_backup: Mutex::new(None),
+            buckets: Buckets::default(),
         }
     }
 

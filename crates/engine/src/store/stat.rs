@@ -184,6 +184,8 @@ pub struct StoreStat {
     /// The last complete backup without gaps, as [`Store::note_backup`] noted it; `None`: none was noted, or
     /// [`Store::recall_backup`] was not called.
     pub last_backup: Option<BackupNote>,
+    /// Records of buckets, once they are loaded.
+    pub bucket_records: u64,
     /// Damaged ranges of keys that reads and listings met since the opening.
     pub damaged_ranges: u64,
     /// The device's counts.
@@ -198,8 +200,8 @@ impl StoreStat {
     /// delete of an object that only the log holds counts one too few.
     #[must_use]
     pub fn objects_with_log(&self) -> u64 {
-        // The note of a backup is an object of the store's own.
-        let own = u64::from(self.last_backup.is_some());
+        // The note of a backup and the records of buckets are objects of the store's own.
+        let own = u64::from(self.last_backup.is_some()) + self.bucket_records;
         (self.objects + self.log_puts).saturating_sub(self.log_deletes + own)
     }
 
@@ -488,6 +490,7 @@ impl Store {
             own_buckets: inner.own.count() as u64,
             own_blocks: inner.own.blocks(&inner.space),
             last_backup: *inner.last_backup.lock(),
+            bucket_records: inner.buckets.known().map_or(0, |known| known.states.len() as u64),
             damaged_ranges: inner.tablets.met.all().len() as u64,
             device: inner.device.counters(),
             pool: inner.pool.counters(),

@@ -55,6 +55,7 @@ fn metadata_length_limits_are_exact() {
     let metadata = |content_type: usize, pairs: usize, bytes: usize| Metadata {
         content_type: "t".repeat(content_type),
         user: (0..pairs).map(|_| ("n".to_owned(), vec![1; bytes - 1].into())).collect(),
+        ..Metadata::default()
     };
     assert!(is_invalid(encode_metadata(&metadata(CONTENT_TYPE_BYTES_MAX + 1, 0, 1)), "256 bytes; 255"));
     assert!(is_invalid(

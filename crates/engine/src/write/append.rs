@@ -129,8 +129,9 @@ impl Inner {
         loop {
             let views: SmallVec<[Arc<View>; 4]> = tablets.iter().map(|tablet| tablet.view()).collect();
             let Some(locked) = lock_all(&views) else { continue };
-            if batch.is_some() {
+            if let Some(batch) = batch {
                 self.check_writable()?;
+                batch.batch.check_buckets()?;
             }
             let mut place = LockedMemtables { tablets: &tablets, views: &views, locked };
             let attempt = self.judge(condition, &place)?;

@@ -15,6 +15,7 @@ use shoal_space_manager::{Extents, Reservation};
 use shoal_value::{Placement, placement_of};
 use smallvec::SmallVec;
 
+use crate::bucket::BucketState;
 use crate::store::Inner;
 use crate::tablet::view::Tablet;
 use crate::write::change::{Change, Outline};
@@ -44,6 +45,10 @@ pub(crate) struct PreparedBatch<'a> {
     pub writes: Vec<ValueWrite>,
     /// Values that stay in the pool, in the order of their records.
     pub kept: Vec<(Arc<Record>, Kept)>,
+    /// The bucket that must not be closed when the batch is queued, if the writer named it.
+    pub bucket: Option<Arc<BucketState>>,
+    /// The epoch of the buckets at the start of the preparation.
+    pub epoch: u64,
 }
 
 /// A batch with a permit for memtables and log.
@@ -72,7 +77,31 @@ impl<'a> PreparedBatch<'a> {
     pub(crate) fn new(inner: &'a Inner) -> Self {
         let (records, reservation) = (SmallVec::new(), None);
         let (extents, writes, kept) = (Vec::new(), Vec::new(), Vec::new());
-        Self { inner, records, reservation, extents, writes, kept }
+        let (bucket, epoch) = (None, inner.buckets.epoch_of_batch());
+        Self { inner, records, reservation, extents, writes, kept, bucket, epoch }
+    }
+
+    /// The same for writes into a bucket that must not be closed when they are queued.
+    pub(crate) fn in_bucket(self, bucket: Option<&Arc<BucketState>>) -> Self {
+        Self { bucket: bucket.cloned(), ..self }
+    }
+
+    /// Checks that no bucket of its puts is closed. Called under the locks of its memtables.
+    ///
+    /// # Errors
+    /// [`Error::NoBucket`].
+    #[inline]
+    pub(crate) fn check_buckets(&self) -> Result<()> {
+        if self.epoch != self.inner.buckets.epoch() {
+            let puts = self.records.iter().filter(|it| it.record.kind() == RecordKind::Put);
+            self.inner.buckets.check_open(puts.map(|it| it.record.key()))?;
+        }
+        match &self.bucket {
+            Some(bucket) if bucket.is_closed() && !injected(Bug::ClosingIgnored) => {
+                Err(Error::NoBucket(bucket.name().to_owned()))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Adds a record with the blocks reserved for its apply and the extents that it names.
@@ -175,13 +204,14 @@ impl Inner {
         keys: &[ObjectKey],
         changes: &mut [Change],
         named: usize,
+        bucket: Option<&Arc<BucketState>>,
     ) -> Result<PreparedBatch<'a>> {
         let outlines = keys.iter().zip(&*changes).filter(|(_, change)| change.is_write());
         let is_large = self.check_size(outlines.map(|(key, change)| change.outline(key)))?;
         let last = changes.iter().rposition(Change::is_write);
         let stores =
             changes.iter().take(named).any(|change| change.is_write() && !matches!(change, Change::Delete));
-        let mut batch = PreparedBatch::new(self);
+        let mut batch = PreparedBatch::new(self).in_bucket(bucket);
         for (at, (key, change)) in keys.iter().zip(changes).enumerate() {
             let uses_reserve = at >= named && !stores;
             let part = Part { continues: Some(at) != last, is_large, uses_reserve };

@@ -2,6 +2,7 @@
 
 pub(crate) mod append;
 pub(crate) mod batch;
+pub(crate) mod buckets;
 pub(crate) mod change;
 pub(crate) mod permit;
 pub(crate) mod put;

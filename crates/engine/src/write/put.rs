@@ -7,13 +7,14 @@ use shoal_base::task::Boxed;
 use shoal_base::{Lsn, blocks_for};
 use shoal_buffer::Buffer;
 use shoal_common::error::{Error, Result};
+use shoal_common::injected_bug::{Bug, injected};
 use shoal_common::key::ObjectKey;
-use shoal_common::object::{DeleteResult, PutOptions, PutResult, RejectRules};
+use shoal_common::object::{DeleteResult, Metadata, PutOptions, PutResult, RejectRules};
 use shoal_log::format::RecordKind;
 use shoal_log::{Record, ValueWrite};
 use shoal_space_manager::{Extents, Reservation, TREE_BLOCKS_PER_RECORD};
 use shoal_value::{
-    Entry, Home, Meta, Placement, ValueContent, encode_metadata, lay_out, manifest_blocks, meta_fits_inline,
+    Entry, Home, Placement, ValueContent, encode_metadata, lay_out, manifest_blocks, place_of_metadata,
     placement_of,
 };
 use smallvec::SmallVec;
@@ -95,7 +96,7 @@ impl Inner {
     /// Queues a write of one key if its rules accept. Returns its record, and the version before if the rules read it.
     fn queue_write<'a>(&'a self, write: Write<'a>) -> Boxed<'a, Result<(Arc<Record>, Option<Lsn>)>> {
         Box::pin(async move {
-            let Write { key, what, rules, .. } = write;
+            let Write { key, what, rules, bucket } = write;
             self.be_writable().await?;
             self.tablets.pass(key).await;
             let mut tree = None;
@@ -103,7 +104,7 @@ impl Inner {
                 self.queue_by_rules(key, rules, &mut tree, None).await?;
             }
             let is_delete = matches!(what, What::Delete);
-            let mut batch = PreparedBatch::new(self);
+            let mut batch = PreparedBatch::new(self).in_bucket(bucket);
             batch.write(key, what, Part::LAST).await?;
             let admitted = self.admit_batch(batch).await?;
             let record = admitted.last(0);
@@ -121,11 +122,7 @@ impl Inner {
         value_bytes: u64,
     ) -> Result<(Entry, Vec<u8>)> {
         let encoded = encode_metadata(&options.metadata)?;
-        let meta = if meta_fits_inline(key.encoded().len(), encoded.len()) {
-            Meta::Inline(SmallVec::from_slice(&encoded))
-        } else {
-            Meta::InFront(encoded.len() as u32)
-        };
+        let meta = place_of_metadata(key.encoded().len(), &options.metadata, &encoded);
         let modified_ns = options.modified_ns.unwrap_or_else(|| self.environment.clock.wall_ns());
         Ok((
             Entry {
@@ -137,6 +134,19 @@ impl Inner {
             },
             encoded,
         ))
+    }
+
+    /// Makes sure that the superblocks name the feature of a record with this metadata, which is queued next.
+    pub(crate) fn name_features_of(&self, metadata: &Metadata) -> Result<()> {
+        if metadata.attributes.is_empty() {
+            return Ok(());
+        }
+        self.checkpointer.name_attributes()?;
+        assert!(
+            self.checkpointer.has_attributes() || injected(Bug::AttributesNotNamed),
+            "a record needs a feature that no superblock names"
+        );
+        Ok(())
     }
 
     /// Extents for this many stored bytes, and for a manifest if they need one.
@@ -220,6 +230,7 @@ impl PreparedBatch<'_> {
             )));
         }
         let (entry, meta) = inner.new_entry(key, options, value.byte_count() as u64)?;
+        inner.name_features_of(&options.metadata)?;
         // Results of writes (R17) are noted once for each result slot, not for each write (`txn/mod.rs`).
         if let Some(end) = entry.end.filter(|_| !key.is_system()) {
             inner.maintenance.expiring.note(end, key.encoded());

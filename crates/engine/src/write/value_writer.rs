@@ -15,6 +15,7 @@ use shoal_pool::WriteMemory;
 use shoal_space_manager::{Extents, RUNS_MAX};
 use shoal_value::{Filler, home_of, manifest_blocks};
 
+use crate::bucket::BucketState;
 use crate::store::Store;
 use crate::write::change::Placed;
 use crate::write::write_batch::Write;
@@ -29,6 +30,8 @@ pub struct ValueWriter {
     options: PutOptions,
     /// The request id of the write, if its client sent one.
     request: Option<RequestId>,
+    /// The bucket that must not be deleted before the write has its place.
+    bucket: Option<Arc<BucketState>>,
     /// Bytes that are not on the device yet; they become a single put if no more follow.
     pending: Vec<u8>,
     /// True once metadata that is stored before the value is in `pending`.
@@ -54,6 +57,7 @@ impl Store {
             key: key.clone(),
             options,
             request: None,
+            bucket: None,
             pending: Vec::new(),
             started: false,
             meta_in_front: 0,
@@ -72,6 +76,12 @@ impl ValueWriter {
     #[must_use]
     pub fn with_request_id(self, request: Option<RequestId>) -> Self {
         Self { request, ..self }
+    }
+
+    /// Sets the bucket of the key: the value is not stored if the bucket is deleted before, see [`Write::in_bucket`].
+    #[must_use]
+    pub fn in_bucket(self, bucket: Arc<BucketState>) -> Self {
+        Self { bucket: Some(bucket), ..self }
     }
 
     /// Replaces the metadata, which may follow from the bytes of the value.
@@ -125,7 +135,8 @@ impl ValueWriter {
     async fn put(mut self) -> Result<PutResult> {
         if !self.started && self.pending.len() as u64 <= VALUE_BYTES_SINGLE_MAX {
             let value = Buffer::from(std::mem::take(&mut self.pending));
-            let write = Write::put(&self.key, &value, &self.options);
+            let write =
+                Write { bucket: self.bucket.as_ref(), ..Write::put(&self.key, &value, &self.options) };
             return self.store.write_durably(write.with_request_id(self.request)).await.map(|(done, _)| done);
         }
         if !self.pending.is_empty() {
@@ -136,6 +147,7 @@ impl ValueWriter {
         let inner = &*store.0;
         let value_bytes = self.written - self.meta_in_front as u64;
         let (mut entry, _) = inner.new_entry(&self.key, &self.options, value_bytes)?;
+        inner.name_features_of(&self.options.metadata)?;
         let units = self.written.div_ceil(VALUE_UNIT_BYTES as u64);
         assert_eq!(self.checksums.len() as u64, units, "each unit has its checksum (R7)");
         let blocks = manifest_blocks(self.runs.len(), self.checksums.len());
@@ -152,6 +164,7 @@ impl ValueWriter {
         entry.encode(&mut head);
         let placed = Placed { entry: head, extents: self.extents.drain(..).chain(manifest).collect() };
         let write = Write::put_placed(&self.key, &placed, self.options.rules);
+        let write = Write { bucket: self.bucket.as_ref(), ..write };
         self.store.write_durably(write.with_request_id(self.request)).await.map(|(done, _)| done)
     }
 

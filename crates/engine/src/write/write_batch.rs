@@ -1,6 +1,8 @@
 //! A write of one key, and a batch of writes that are done as a whole or not at all. The success and the rejection of
 //! one with a request id happen once (R17).
 
+use std::sync::Arc;
+
 use shoal_base::codec::{Reader, Truncated};
 use shoal_base::task::Boxed;
 use shoal_base::{Lsn, RequestId};
@@ -10,6 +12,7 @@ use shoal_common::key::ObjectKey;
 use shoal_common::object::{Metadata, Object, PutOptions, RejectRules};
 use smallvec::{SmallVec, smallvec};
 
+use crate::bucket::BucketState;
 use crate::counters::OperationCounters;
 use crate::store::{Inner, Store};
 use crate::write::append::{Attempt, Condition};
@@ -24,6 +27,7 @@ pub struct Write<'a> {
     pub(crate) key: &'a ObjectKey,
     pub(crate) what: What<'a>,
     pub(crate) rules: RejectRules,
+    pub(crate) bucket: Option<&'a Arc<BucketState>>,
 }
 
 /// The kind of a write.
@@ -38,7 +42,15 @@ pub(crate) enum What<'a> {
 
 impl<'a> Write<'a> {
     fn new(key: &'a ObjectKey, what: What<'a>, rules: RejectRules) -> Self {
-        Self { key, what, rules }
+        Self { key, what, rules, bucket: None }
+    }
+
+    /// The same write, which is refused with [`Error::NoBucket`] if this bucket, the one of its key, is deleted before the
+    /// write has its place. Of a batch the last write's bucket counts.
+    #[must_use]
+    pub fn in_bucket(self, bucket: &'a Arc<BucketState>) -> Self {
+        assert_eq!(bucket.name(), self.key.bucket(), "the bucket of the key");
+        Self { bucket: Some(bucket), ..self }
     }
 
     /// A put, as [`Store::put`].
@@ -199,6 +211,7 @@ impl Store {
         request: Option<RequestId>,
     ) -> Boxed<'s, Result<Ticket>> {
         Box::pin(async move {
+            let bucket = writes.last().and_then(|write| write.bucket);
             let (mut keys, mut rules, mut changes) = (Vec::new(), Vec::new(), Changes::new());
             for write in writes {
                 let level = if write.rules.is_empty() { ReadLevel::Nothing } else { ReadLevel::Version };
@@ -215,7 +228,7 @@ impl Store {
                 Decision::Do(changes, verdict)
             };
             let request = request.map(|request| (request, &Verdict::encode as _));
-            let options = TransactOptions { request, ..Default::default() };
+            let options = TransactOptions { request, bucket, ..Default::default() };
             let (verdict, pending) = match self.transact(&keys, &options, decide).await? {
                 Outcome::Done(mut done) => match done.pending.pop() {
                     Some(written) if done.answer.rejected.is_none() => (done.answer, written),
@@ -246,7 +259,7 @@ impl Inner {
     /// Encodes the writes of a batch, and writes values that do not ride in their records.
     pub(crate) async fn prepare_writes<'a>(&'a self, writes: Writes<'_>) -> Result<PreparedBatch<'a>> {
         let is_large = self.check_size(writes.iter().map(Write::outline))?;
-        let mut batch = PreparedBatch::new(self);
+        let mut batch = PreparedBatch::new(self).in_bucket(writes.last().and_then(|write| write.bucket));
         batch.records.reserve_exact(writes.len());
         let mut writes = writes.into_iter();
         while let Some(Write { key, what, .. }) = writes.next() {

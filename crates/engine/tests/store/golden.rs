@@ -42,6 +42,7 @@ fn held(which: u64) -> Option<(Value, Metadata)> {
     let metadata = Metadata {
         content_type: if which.is_multiple_of(2) { "text/plain".into() } else { String::new() },
         user,
+        ..Metadata::default()
     };
     (which != 4 && which != 9).then_some((Value { key: which, seed, bytes }, metadata))
 }

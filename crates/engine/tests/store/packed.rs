@@ -209,7 +209,7 @@ fn the_largest_entries_fit() {
         for meta in [0, 100, 200, 240, 252, 300, 900] {
             let name = [vec![b'k'; 1_015], format!("{turn:03}{meta:06}").into_bytes()].concat();
             let name = ObjectKey::new(&bucket, &name).unwrap();
-            let metadata = Metadata { content_type: "m".repeat(meta.min(200)), user: Vec::new() };
+            let metadata = Metadata { content_type: "m".repeat(meta.min(200)), ..Metadata::default() };
             let user = vec![("x".into(), vec![b'u'; meta.saturating_sub(204)].into())];
             let metadata = if meta > 204 { Metadata { user, ..metadata } } else { metadata };
             let value = vec![turn as u8; bytes];

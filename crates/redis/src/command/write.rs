@@ -131,7 +131,7 @@ pub(crate) async fn transact<T>(
     let looks = Looks::new(frontend);
     let admit = |bytes: u64| looks.admit(bytes);
     let request = request_id.map(|request_id| (request_id, keep));
-    let options = TransactOptions { watches, request, admit: Some(&admit) };
+    let options = TransactOptions { watches, request, admit: Some(&admit), ..TransactOptions::default() };
     Ok(frontend.store.transact(keys, &options, decide).await?)
 }
 
@@ -212,11 +212,11 @@ impl Call {
     }
 }
 
-/// A change that replaces the object's value and keeps everything else.
+/// A change that replaces the object's value and keeps everything else, except the attributes that describe the value.
 pub(crate) fn new_value(object: Option<&Object>, value: Vec<u8>) -> Change {
     Change::Put {
         value: Bytes::from(value).into(),
-        metadata: object.map_or_else(Metadata::default, |object| object.info.metadata.clone()),
+        metadata: object.map_or_else(Metadata::default, |object| object.info.metadata.of_new_value()),
         expiry: object.and_then(|object| object.info.expiry).into(),
     }
 }

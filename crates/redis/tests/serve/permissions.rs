@@ -13,7 +13,7 @@ use shoal_testkit::resp::encode;
 use crate::support::{Client, Seen, Served, serve, serve_in};
 
 /// Each command with its needs: actions on the keys K and L, on the `bucket`, or on the `store`. None: every caller may.
-const COMMANDS: &[(&str, &str)] = &[
+pub(crate) const COMMANDS: &[(&str, &str)] = &[
     ("append K v", "write K"),
     ("asking", ""),
     ("bitcount K", "read K"),

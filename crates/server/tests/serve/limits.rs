@@ -96,6 +96,7 @@ async fn messages_and_metadata_are_bounded() {
         metadata: Metadata {
             content_type: "x".repeat(content_type),
             user: vec![("n".into(), Bytes::from(vec![0; user]))],
+            ..Metadata::default()
         },
         ..PutOptions::default()
     };
@@ -113,7 +114,7 @@ async fn a_page_of_much_metadata_is_cut() {
     let client = server.client().await;
     // Many short entries cost most on the wire.
     let user = (0..256).map(|_| ("name".into(), Bytes::from_static(b"data"))).collect();
-    let metadata = Metadata { content_type: "x".repeat(255), user };
+    let metadata = Metadata { content_type: "x".repeat(255), user, ..Metadata::default() };
     for i in 0..900 {
         let key = format!("{i:0>1000}");
         let options = PutOptions { metadata: metadata.clone(), ..PutOptions::default() };

@@ -30,6 +30,7 @@ async fn put_get_round_trip() {
             ("a".into(), "".into()),
             ("b".into(), "2".into()),
         ],
+        ..Metadata::default()
     };
     let options = PutOptions {
         metadata: metadata.clone(),

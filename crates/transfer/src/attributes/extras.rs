@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use bytes::Bytes;
 use shoal_client::{Expiry, Metadata, ObjectAttributes, PutOptions};
 
-use crate::attributes::Attributes;
+use crate::attributes::FileAttributes;
 
 /// The prefix of all attribute names.
 pub(crate) const NAMESPACE: &str = "user.shoal.";
@@ -27,7 +27,7 @@ const SAME_MOMENT_NS: u64 = 1_000_000_000;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Extras {
     content_type: String,
-    /// Excludes the metadata that [`Attributes`] makes.
+    /// Excludes the metadata that [`FileAttributes`] makes.
     user: Vec<(String, Bytes)>,
     /// Nanoseconds since the Unix epoch.
     expires_ns: Option<u64>,
@@ -36,7 +36,7 @@ pub(crate) struct Extras {
 
 impl Extras {
     /// The extras of an object that becomes a file with `attributes`.
-    pub(crate) fn of_object(info: &ObjectAttributes, attributes: &Attributes) -> Self {
+    pub(crate) fn of_object(info: &ObjectAttributes, attributes: &FileAttributes) -> Self {
         let (derived, _) = attributes.for_object();
         let is_extra = |pair: &&(String, Bytes)| !derived.user.contains(pair);
         Self {
@@ -83,7 +83,7 @@ impl Extras {
         Ok(pairs)
     }
 
-    /// Adds the attribute with the full name `name`. Attributes of other programs are ignored.
+    /// Adds the attribute with the full name `name`. FileAttributes of other programs are ignored.
     ///
     /// # Errors
     /// The attribute is in Shoal's namespace and invalid.
@@ -116,16 +116,18 @@ impl Extras {
     }
 
     /// The put options for a file with `attributes`.
-    pub(crate) fn put_options(&self, attributes: &Attributes) -> PutOptions {
-        let attributes =
-            Attributes { permissions: attributes.permissions.filter(|_| !self.has_no_mode), ..*attributes };
+    pub(crate) fn put_options(&self, attributes: &FileAttributes) -> PutOptions {
+        let attributes = FileAttributes {
+            permissions: attributes.permissions.filter(|_| !self.has_no_mode),
+            ..*attributes
+        };
         let (derived, modified_ns) = attributes.for_object();
         let mut user = self.user.clone();
         user.extend(
             derived.user.into_iter().filter(|(name, _)| self.user.iter().all(|(own, _)| own != name)),
         );
         PutOptions {
-            metadata: Metadata { content_type: self.content_type.clone(), user },
+            metadata: Metadata { content_type: self.content_type.clone(), user, ..Metadata::default() },
             modified_ns,
             expiry: self.expires_ns.map_or(Expiry::Never, Expiry::At),
             ..PutOptions::default()
@@ -133,7 +135,7 @@ impl Extras {
     }
 
     /// Returns true if importing a file with these extras and `attributes` makes this object, apart from the value.
-    pub(crate) fn is_of(&self, attributes: &Attributes, info: &ObjectAttributes) -> bool {
+    pub(crate) fn is_of(&self, attributes: &FileAttributes, info: &ObjectAttributes) -> bool {
         let put = self.put_options(attributes);
         put.modified_ns == Some(info.modified_ns)
             && put.metadata.content_type == info.metadata.content_type
@@ -207,7 +209,11 @@ mod tests {
             |&(name, value): &(&str, &str)| (name.to_owned(), Bytes::copy_from_slice(value.as_bytes()));
         ObjectAttributes {
             modified_ns: 7,
-            metadata: Metadata { content_type: content_type.into(), user: user.iter().map(pair).collect() },
+            metadata: Metadata {
+                content_type: content_type.into(),
+                user: user.iter().map(pair).collect(),
+                ..Metadata::default()
+            },
             expire_time_ns,
             ..ObjectAttributes::default()
         }
@@ -230,7 +236,7 @@ mod tests {
             info("", &[("mode", "644")], None),
             info("", &[("mtime", "-5")], Some(0)),
         ] {
-            let attributes = Attributes::of_object(b"a", &info).unwrap();
+            let attributes = FileAttributes::of_object(b"a", &info).unwrap();
             let extras = back(&Extras::of_object(&info, &attributes));
             let put = extras.put_options(&attributes);
             assert_eq!(sorted(&put.metadata.user), sorted(&info.metadata.user));
@@ -243,7 +249,7 @@ mod tests {
 
     #[test]
     fn only_the_mark_for_no_mode_may_be_lost() {
-        let attributes = Attributes { kind: FileKind::File, permissions: None, mtime_ns: 0 };
+        let attributes = FileAttributes { kind: FileKind::File, permissions: None, mtime_ns: 0 };
         let plain = Extras::of_object(&info("", &[], None), &attributes);
         assert!(plain.is_plain() && !plain.is_empty() && plain.is_same(&Extras::default()));
         assert!(!Extras::of_object(&info("a/b", &[], None), &attributes).is_plain());

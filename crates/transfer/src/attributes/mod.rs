@@ -31,7 +31,7 @@ pub enum FileKind {
 
 /// Kind, permissions and modification time of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Attributes {
+pub struct FileAttributes {
     /// File, folder or symlink.
     pub kind: FileKind,
     /// The twelve permission bits, if known.
@@ -40,7 +40,7 @@ pub struct Attributes {
     pub mtime_ns: i128,
 }
 
-impl Attributes {
+impl FileAttributes {
     /// Of a file on disk.
     ///
     /// # Errors
@@ -103,7 +103,7 @@ impl Attributes {
             user.push((MTIME.to_owned(), Bytes::from(self.mtime_ns.to_string())));
         }
         // The object's own time cannot be before 1970.
-        (Metadata { content_type: String::new(), user }, Some(modified_ns.unwrap_or(0)))
+        (Metadata { user, ..Metadata::default() }, Some(modified_ns.unwrap_or(0)))
     }
 
     /// The permissions to restore. Set-user-id and set-group-id of a file are dropped: the owner is not kept, so they would grant
@@ -125,7 +125,7 @@ mod tests {
 
     use super::*;
 
-    fn info(attributes: &Attributes, bytes: u64) -> ObjectAttributes {
+    fn info(attributes: &FileAttributes, bytes: u64) -> ObjectAttributes {
         let (metadata, modified_ns) = attributes.for_object();
         ObjectAttributes {
             version: Lsn(1),
@@ -143,8 +143,8 @@ mod tests {
                 [0, 1, 1_700_000_000_123_456_789, -1, -62_000_000_000_000_000_001, i128::from(u64::MAX)]
             {
                 for permissions in [0, 0o644, 0o7777] {
-                    let attributes = Attributes { kind, permissions: Some(permissions), mtime_ns };
-                    let back = Attributes::of_object(key.as_bytes(), &info(&attributes, 0));
+                    let attributes = FileAttributes { kind, permissions: Some(permissions), mtime_ns };
+                    let back = FileAttributes::of_object(key.as_bytes(), &info(&attributes, 0));
                     assert_eq!(back, Ok(attributes));
                 }
             }
@@ -158,13 +158,13 @@ mod tests {
             bytes,
             modified_ns: 5,
             metadata: Metadata {
-                content_type: String::new(),
                 user: vec![("mode".into(), Bytes::copy_from_slice(mode.as_bytes()))],
+                ..Metadata::default()
             },
             ..ObjectAttributes::default()
         };
         let kind = |key: &str, info: &ObjectAttributes| {
-            Attributes::of_object(key.as_bytes(), info).map(|it| it.kind)
+            FileAttributes::of_object(key.as_bytes(), info).map(|it| it.kind)
         };
         let none = ObjectAttributes { bytes: 3, ..ObjectAttributes::default() };
         assert_eq!(kind("a", &none), Ok(FileKind::File));
@@ -179,9 +179,9 @@ mod tests {
 
     #[test]
     fn a_restored_file_grants_no_rights_of_the_exporting_user() {
-        let file = Attributes { kind: FileKind::File, permissions: Some(0o6755), mtime_ns: 0 };
+        let file = FileAttributes { kind: FileKind::File, permissions: Some(0o6755), mtime_ns: 0 };
         assert_eq!(file.permissions_to_restore(), Some(0o755));
-        let folder = Attributes { kind: FileKind::Folder, permissions: Some(0o3775), mtime_ns: 0 };
+        let folder = FileAttributes { kind: FileKind::Folder, permissions: Some(0o3775), mtime_ns: 0 };
         assert_eq!(folder.permissions_to_restore(), Some(0o3775));
     }
 }

@@ -6,7 +6,7 @@ use bytes::{Bytes, BytesMut};
 use shoal_base::limits::VALUE_BYTES_MAX;
 
 use crate::attributes::extras::now_ns;
-use crate::attributes::{Attributes, FileKind};
+use crate::attributes::{FileAttributes, FileKind};
 use crate::import::Import;
 use crate::import::feed::Feeder;
 use crate::report::TransferReport;
@@ -108,7 +108,7 @@ fn put(
     feeder: &mut Feeder<'_>,
 ) -> Result<(), Broken> {
     let (permissions, mtime_ns) = (Some(described.permissions), described.mtime_ns);
-    let options = described.extras.put_options(&Attributes { kind, permissions, mtime_ns });
+    let options = described.extras.put_options(&FileAttributes { kind, permissions, mtime_ns });
     if feeder.report().manner().dry_run {
         let bytes = if kind == FileKind::Symlink { entry.target.len() as u64 } else { entry.bytes };
         feeder.report().would(kind, &key, bytes);

@@ -376,13 +376,13 @@ mod tests {
     use tar::EntryType;
 
     use super::*;
-    use crate::attributes::{Attributes, FileKind};
+    use crate::attributes::{FileAttributes, FileKind};
     use crate::tarball::writer::{self, Writer};
 
     fn tar(entries: &[(&str, FileKind, &str)]) -> Vec<u8> {
         let mut writer = Writer::start(Vec::new()).unwrap();
         for (name, kind, value) in entries {
-            let attributes = Attributes { kind: *kind, permissions: Some(0o640), mtime_ns: -5 };
+            let attributes = FileAttributes { kind: *kind, permissions: Some(0o640), mtime_ns: -5 };
             let (target, value) = if *kind == FileKind::Symlink { (*value, "") } else { ("", *value) };
             let extras = &Extras::default();
             let (name, target, bytes) = (name.as_bytes(), target.as_bytes(), value.len() as u64);

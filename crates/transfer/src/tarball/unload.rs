@@ -11,7 +11,7 @@ use shoal_client::{ByteRange, Error, GetResult, ListEntry, ObjectAttributes};
 use tokio::task::JoinHandle;
 
 use crate::attributes::extras::Extras;
-use crate::attributes::{Attributes, FileKind};
+use crate::attributes::{FileAttributes, FileKind};
 use crate::export::Export;
 use crate::tarball::writer::{Entry, Writer};
 use crate::text::{about, show_key};
@@ -145,7 +145,7 @@ impl TarExport {
     fn start(
         &self,
         key: &[u8],
-        (attributes, extras): (Attributes, &Extras),
+        (attributes, extras): (FileAttributes, &Extras),
         target: &[u8],
         bytes: u64,
         writer: &mut Writer<impl Write>,
@@ -220,12 +220,12 @@ impl TarExport {
     }
 }
 
-/// Attributes and extras of the entry of an object. A folder with a value, a symlink with a too long target and other kinds of files
+/// FileAttributes and extras of the entry of an object. A folder with a value, a symlink with a too long target and other kinds of files
 /// become files.
-fn shape(key: &[u8], info: &ObjectAttributes) -> (Attributes, Extras) {
+fn shape(key: &[u8], info: &ObjectAttributes) -> (FileAttributes, Extras) {
     let as_file =
-        Attributes { kind: FileKind::File, permissions: None, mtime_ns: i128::from(info.modified_ns) };
-    let attributes = match Attributes::of_object(key, info) {
+        FileAttributes { kind: FileKind::File, permissions: None, mtime_ns: i128::from(info.modified_ns) };
+    let attributes = match FileAttributes::of_object(key, info) {
         Ok(attributes) if attributes.kind == FileKind::Folder && info.bytes > 0 => as_file,
         Ok(attributes) if attributes.kind == FileKind::Symlink && info.bytes > LINK_BYTES_MAX as u64 => {
             as_file

@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use tar::{EntryType, Header};
 
 use crate::attributes::extras::Extras;
-use crate::attributes::{Attributes, FileKind};
+use crate::attributes::{FileAttributes, FileKind};
 use crate::tarball::records::{Records, show_time};
 use crate::tarball::{BLOCK_BYTES, OWN_COMMENT, XATTR};
 
@@ -21,7 +21,7 @@ const OCTAL_MAX: u64 = 0o777_7777_7777;
 pub(crate) struct Entry<'a> {
     /// The key after the prefix.
     pub(crate) name: &'a [u8],
-    pub(crate) attributes: Attributes,
+    pub(crate) attributes: FileAttributes,
     /// The target of a symlink.
     pub(crate) target: &'a [u8],
     pub(crate) extras: &'a Extras,

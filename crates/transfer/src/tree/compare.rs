@@ -6,7 +6,7 @@ use shoal_base::limits::KEY_BYTES_MAX;
 use shoal_client::{ListEntry, ObjectAttributes, Result};
 use tokio::runtime::Handle;
 
-use crate::attributes::Attributes;
+use crate::attributes::FileAttributes;
 use crate::import::Import;
 use crate::objects::Pages;
 use crate::tree::walk::Found;
@@ -67,7 +67,7 @@ pub(crate) fn is_same(found: &Found, info: &ObjectAttributes) -> bool {
     }
     match found.extras() {
         Ok(extras) if extras.is_empty() => {
-            Attributes::of_object(&found.key, info).as_ref() == Ok(&found.attributes)
+            FileAttributes::of_object(&found.key, info).as_ref() == Ok(&found.attributes)
         }
         Ok(extras) => extras.is_of(&found.attributes, info),
         // The import reports the failure.

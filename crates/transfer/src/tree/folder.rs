@@ -17,7 +17,7 @@ use parking_lot::Mutex;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, Timespec, Timestamps, UTIME_OMIT};
 use rustix::io::Errno;
 
-use crate::attributes::Attributes;
+use crate::attributes::FileAttributes;
 use crate::report::TransferReport;
 use crate::text::show_key;
 use crate::tree::folding::{FileSystems, Names};
@@ -123,7 +123,7 @@ impl Folder {
     }
 
     /// Sets the attributes that the folder gets on drop.
-    pub(crate) fn restore_later(&self, attributes: &Attributes) {
+    pub(crate) fn restore_later(&self, attributes: &FileAttributes) {
         let mut restore = self.restore.lock();
         restore.mtime_ns = Some(attributes.mtime_ns);
         if let Some(permissions) = attributes.permissions_to_restore() {
@@ -229,7 +229,7 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let mut open = OpenPath::new(Folder::target(&root.path().join("new/target"), report()).unwrap());
         let attributes =
-            Attributes { kind: FileKind::Folder, permissions: Some(0o555), mtime_ns: 1_000_000_001 };
+            FileAttributes { kind: FileKind::Folder, permissions: Some(0o555), mtime_ns: 1_000_000_001 };
         open.enter(&[b"a"], true).unwrap().restore_later(&attributes);
         let inner = open.enter(&[b"a", b"b"], true).unwrap();
         inner.restore_later(&attributes);

@@ -12,7 +12,7 @@ use shoal_base::limits::VALUE_BYTES_MAX;
 use shoal_client::{Error, PutItem};
 
 use crate::attributes::extras::{Extras, now_ns};
-use crate::attributes::{Attributes, FileKind};
+use crate::attributes::{FileAttributes, FileKind};
 use crate::import::Import;
 use crate::text::{show_key, value_too_large};
 use crate::tree::compare::{Existing, is_same};
@@ -26,7 +26,7 @@ const PIECE_BYTES: usize = 1 << 20;
 /// A file that was read.
 struct Content {
     value: Bytes,
-    attributes: Attributes,
+    attributes: FileAttributes,
     extras: Extras,
 }
 
@@ -232,14 +232,14 @@ fn read_file(path: &Path) -> Result<Outcome, Trouble> {
 
 /// The state of a file before it is read.
 struct State {
-    attributes: Attributes,
+    attributes: FileAttributes,
     bytes: u64,
 }
 
 impl State {
     fn of(file: &File) -> Result<Self, Trouble> {
         let stat = rustix::fs::fstat(file).map_err(io::Error::from)?;
-        match Attributes::of(&stat) {
+        match FileAttributes::of(&stat) {
             Ok(attributes) if is_file(&stat) => {
                 Ok(Self { attributes, bytes: u64::try_from(stat.st_size).unwrap_or(0) })
             }

@@ -12,7 +12,7 @@ use rustix::io::Errno;
 use rustix::path::Arg;
 
 use crate::attributes::extras::Extras;
-use crate::attributes::{Attributes, FileKind};
+use crate::attributes::{FileAttributes, FileKind};
 use crate::tree::folder::{Folder, timestamps};
 use crate::tree::obstacle::{Obstacle, name_obstacle};
 use crate::tree::temporary;
@@ -29,7 +29,7 @@ pub(crate) struct NewFile<'a> {
 }
 
 impl<'a> NewFile<'a> {
-    pub(crate) fn create(folder: &'a Folder, attributes: &Attributes) -> Result<Self, Obstacle> {
+    pub(crate) fn create(folder: &'a Folder, attributes: &FileAttributes) -> Result<Self, Obstacle> {
         // Other users cannot read the file before it has its final mode.
         let mode = if attributes.permissions.is_some() { 0o600 } else { 0o666 };
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -52,7 +52,7 @@ impl<'a> NewFile<'a> {
     }
 
     /// Sets the file's mode, time and final name.
-    pub(crate) fn finish(mut self, name: &[u8], attributes: &Attributes) -> Result<(), Obstacle> {
+    pub(crate) fn finish(mut self, name: &[u8], attributes: &FileAttributes) -> Result<(), Obstacle> {
         if let Some(permissions) = attributes.permissions_to_restore() {
             rustix::fs::fchmod(&self.file, Mode::from_raw_mode(permissions))?;
         }
@@ -78,7 +78,7 @@ pub(crate) fn symlink(
     folder: &Folder,
     name: &[u8],
     target: &[u8],
-    attributes: &Attributes,
+    attributes: &FileAttributes,
 ) -> Result<(), Obstacle> {
     if target.is_empty() || target.contains(&0) || target.len() > LINK_BYTES_MAX {
         return Err(Obstacle::Unheld(
@@ -110,11 +110,11 @@ pub(crate) fn is_same(
     base: impl AsFd,
     name: &OsStr,
     bytes: u64,
-    attributes: &Attributes,
+    attributes: &FileAttributes,
     extras: &Extras,
 ) -> bool {
     let Ok(stat) = rustix::fs::statat(&base, name, AtFlags::SYMLINK_NOFOLLOW) else { return false };
-    let Ok(own) = Attributes::of(&stat) else { return false };
+    let Ok(own) = FileAttributes::of(&stat) else { return false };
     let same_mode = match attributes.permissions_to_restore() {
         // Symlinks have no mode.
         Some(permissions) if attributes.kind == FileKind::File => own.permissions == Some(permissions),
@@ -158,8 +158,8 @@ mod tests {
     use std::fs;
     use std::os::unix::fs::{MetadataExt, PermissionsExt};
 
-    fn attributes(kind: FileKind) -> Attributes {
-        Attributes { kind, permissions: Some(0o640), mtime_ns: 1_700_000_000_000_000_007 }
+    fn attributes(kind: FileKind) -> FileAttributes {
+        FileAttributes { kind, permissions: Some(0o640), mtime_ns: 1_700_000_000_000_000_007 }
     }
 
     fn names(path: &std::path::Path) -> Vec<String> {

@@ -15,7 +15,7 @@ use shoal_client::{ByteRange, Error, GetResult, ListEntry};
 use tokio::runtime::Handle;
 
 use crate::attributes::extras::Extras;
-use crate::attributes::{Attributes, FileKind};
+use crate::attributes::{FileAttributes, FileKind};
 use crate::export::Export;
 use crate::objects::{ObjectReader, is_lasting};
 use crate::text::show_key;
@@ -56,7 +56,7 @@ impl Wanted {
 
 /// The file or folder to write for an object.
 struct Planned<'a> {
-    attributes: Attributes,
+    attributes: FileAttributes,
     extras: Extras,
     /// From the target down to its own; none for the target.
     names: Vec<&'a [u8]>,
@@ -153,7 +153,7 @@ impl FolderExport {
         if let Some(file) = above.find(key) {
             return Err(unheld(&format!("the object {:?} has the name of its folder", show_key(file))));
         }
-        let attributes = Attributes::of_object(key, info).map_err(|why| unheld(&why))?;
+        let attributes = FileAttributes::of_object(key, info).map_err(|why| unheld(&why))?;
         let extras = Extras::of_object(info, &attributes);
         let relative = self.export.relative(key);
         let names = match attributes.kind {
@@ -297,7 +297,7 @@ impl FolderExport {
 
     fn write_small(&self, wanted: &Wanted, object: &GetResult) -> Result<Written, Trouble> {
         // As of the read, not as of the listing.
-        let attributes = Attributes::of_object(&wanted.key, &object.info).map_err(Trouble::Other)?;
+        let attributes = FileAttributes::of_object(&wanted.key, &object.info).map_err(Trouble::Other)?;
         match attributes.kind {
             FileKind::Symlink => place::symlink(&wanted.folder, wanted.name(), &object.value, &attributes)?,
             _ => {
@@ -315,7 +315,7 @@ impl FolderExport {
         let Some(mut stream) = self.handle.block_on(opened)? else {
             return Err(Trouble::Gone);
         };
-        let attributes = Attributes::of_object(&wanted.key, stream.info()).map_err(Trouble::Other)?;
+        let attributes = FileAttributes::of_object(&wanted.key, stream.info()).map_err(Trouble::Other)?;
         if attributes.kind == FileKind::Symlink {
             let why = format!("the target of a symlink has at most {LINK_BYTES_MAX} bytes");
             return Err(Trouble::Target(Obstacle::Unheld(why)));
@@ -335,7 +335,7 @@ impl FolderExport {
         &self,
         wanted: &Wanted,
         stream: &mut ObjectReader,
-        attributes: &Attributes,
+        attributes: &FileAttributes,
         written: &mut u64,
     ) -> Result<(), Trouble> {
         let mut file = NewFile::create(&wanted.folder, attributes)?;

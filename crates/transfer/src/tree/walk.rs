@@ -13,7 +13,7 @@ use rustix::fs::{AtFlags, CWD, FileType, Stat};
 use shoal_base::limits::KEY_BYTES_MAX;
 
 use crate::attributes::extras::Extras;
-use crate::attributes::{Attributes, FileKind};
+use crate::attributes::{FileAttributes, FileKind};
 use crate::tree::temporary::is_temporary;
 use crate::tree::xattr;
 
@@ -22,7 +22,7 @@ use crate::tree::xattr;
 pub(crate) struct Found {
     pub(crate) key: Vec<u8>,
     pub(crate) path: PathBuf,
-    pub(crate) attributes: Attributes,
+    pub(crate) attributes: FileAttributes,
     /// Length of a file, or of a symlink's target; 0 for a folder.
     pub(crate) bytes: u64,
     /// Device and inode.
@@ -120,7 +120,7 @@ impl Walk {
                 return Some(Visit::Failed { key, path, why: io::Error::from(error).to_string() });
             }
         };
-        let attributes = match Attributes::of(&stat) {
+        let attributes = match FileAttributes::of(&stat) {
             Ok(attributes) => attributes,
             Err(kind) => return Some(Visit::Special { key, path, kind }),
         };
@@ -138,7 +138,7 @@ impl Walk {
 }
 
 impl Found {
-    fn new(key: Vec<u8>, path: PathBuf, attributes: Attributes, stat: &Stat) -> Self {
+    fn new(key: Vec<u8>, path: PathBuf, attributes: FileAttributes, stat: &Stat) -> Self {
         let bytes =
             if attributes.kind == FileKind::Folder { 0 } else { u64::try_from(stat.st_size).unwrap_or(0) };
         Self { key, path, attributes, bytes, inode: (stat.st_dev, stat.st_ino) }

@@ -22,7 +22,7 @@ use shoal_client::{ListRequest, PutOptions};
 use shoal_storekit::StoreKit;
 use shoal_testkit::lab;
 use shoal_testkit::skipped::skipped;
-use shoal_transfer::attributes::{Attributes, FileKind};
+use shoal_transfer::attributes::{FileAttributes, FileKind};
 use shoal_transfer::filter::Filter;
 use shoal_transfer::import::Import;
 use shoal_transfer::objects::Objects;
@@ -179,22 +179,20 @@ impl Importer {
             let listed = self.objects.list(&request).await.unwrap().entries;
             let keys = listed.iter().map(|entry| entry.key.clone()).collect();
             let objects = self.objects.get_many("b", keys).await;
-            let nodes = listed.into_iter().zip(objects).map(|(entry, object)| {
-                let object = object.unwrap().unwrap();
-                let found = Attributes::of_object(&entry.key, &object.info).unwrap_or(Attributes {
-                    kind: FileKind::File,
-                    permissions: None,
-                    mtime_ns: 0,
+            let nodes =
+                listed.into_iter().zip(objects).map(|(entry, object)| {
+                    let object = object.unwrap().unwrap();
+                    let found = FileAttributes::of_object(&entry.key, &object.info)
+                        .unwrap_or(FileAttributes { kind: FileKind::File, permissions: None, mtime_ns: 0 });
+                    let name = entry.key.slice(prefix.len()..).to_vec();
+                    let node = Node {
+                        kind: found.kind,
+                        content: object.value.to_vec(),
+                        seconds: Some(found.mtime_ns.div_euclid(1_000_000_000)),
+                        mode: found.permissions.unwrap_or(0),
+                    };
+                    (without_slash(name), node)
                 });
-                let name = entry.key.slice(prefix.len()..).to_vec();
-                let node = Node {
-                    kind: found.kind,
-                    content: object.value.to_vec(),
-                    seconds: Some(found.mtime_ns.div_euclid(1_000_000_000)),
-                    mode: found.permissions.unwrap_or(0),
-                };
-                (without_slash(name), node)
-            });
             nodes.collect()
         })
     }

@@ -265,7 +265,7 @@ pub(crate) fn contents(
     let (front, value) = stored.split_at_checked(entry.meta_in_front() as usize).ok_or(Truncated)?;
     let metadata = match &entry.meta {
         Meta::Inline(bytes) => decode_metadata(bytes)?,
-        Meta::InFront(_) => decode_metadata(front)?,
+        Meta::InFront { .. } => decode_metadata(front)?,
     };
     let options = PutOptions {
         metadata,

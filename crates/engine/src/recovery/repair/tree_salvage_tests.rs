@@ -185,7 +185,7 @@ fn metadata_in_front_of_a_value_are_restored() {
     let store = open(&device);
     let key = key_of(&store, 1);
     let user = vec![("name".to_owned(), vec![b'm'; 900].into())];
-    let metadata = crate::Metadata { content_type: "text/plain".into(), user };
+    let metadata = crate::Metadata { content_type: "text/plain".into(), user, ..crate::Metadata::default() };
     let options = PutOptions { metadata: metadata.clone(), ..PutOptions::default() };
     block_on(store.put(&key, vec![7; 60].into(), options)).unwrap();
     block_on(store.0.checkpointer.apply_all()).unwrap();

@@ -57,7 +57,11 @@ fn entries() -> Vec<Entry> {
         modified_ns: 5,
         end: [None, Some(EndTime::Wall(77)), Some(EndTime::Store(78))][(value_bytes % 3) as usize],
         value_bytes,
-        meta: if value_bytes > 2_000 { Meta::InFront(300) } else { Meta::Inline(SmallVec::new()) },
+        meta: match value_bytes {
+            ..=2_000 => Meta::Inline(SmallVec::new()),
+            ..=100_000 => Meta::InFront { bytes: 300, summary: SmallVec::new() },
+            _ => Meta::InFront { bytes: 300, summary: SmallVec::from_slice(&[1, 2, 7, 7, 2, 1, 5]) },
+        },
         home,
     };
     let runs = |runs: &[Run]| SmallVec::from_slice(runs);
@@ -172,10 +176,18 @@ fn packed_runs() -> Vec<Vec<u8>> {
 fn value_headers() -> Vec<Vec<u8>> {
     let mut all: Vec<Vec<u8>> = entries().iter().map(body).collect();
     let user = vec![("name".to_owned(), b"value".to_vec().into())];
-    all.push(encode_metadata(&Metadata { content_type: "text/plain".into(), user }).unwrap());
+    let mut metadata = Metadata { content_type: "text/plain".into(), user, ..Metadata::default() };
+    all.push(encode_metadata(&metadata).unwrap());
+    metadata.attributes.set(1, Some(&[7; 16]));
+    metadata.attributes.set(9, Some(b"tags"));
+    all.push(encode_metadata(&metadata).unwrap());
     all.push(Manifest { runs: vec![Run::new(9, 16), Run::new(40, 2)], checksums: vec![1, 2] }.encode().0);
     // A length that overflows when the length of the metadata before it is added.
-    let huge = Entry { value_bytes: u64::MAX, meta: Meta::InFront(300), ..entries().swap_remove(2) };
+    let huge = Entry {
+        value_bytes: u64::MAX,
+        meta: Meta::InFront { bytes: 300, summary: SmallVec::new() },
+        ..entries().swap_remove(2)
+    };
     all.push(body(&huge));
     all
 }

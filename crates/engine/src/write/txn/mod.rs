@@ -10,6 +10,8 @@
 pub(crate) mod dedup;
 pub(crate) mod look;
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use shoal_base::task::Boxed;
 use shoal_base::{Lsn, RequestId};
@@ -19,6 +21,7 @@ use shoal_common::key::ObjectKey;
 use shoal_common::object::{Deadline, EndTime, Expiry, Object};
 use smallvec::{SmallVec, smallvec};
 
+use crate::bucket::BucketState;
 use crate::counters::OperationCounters;
 use crate::store::{Inner, Store};
 use crate::write::append::{Attempt, Condition};
@@ -120,6 +123,8 @@ pub struct TransactOptions<'a, T> {
     pub request: Option<Keeping<'a, T>>,
     /// Called with the length of each value before it is read, in bytes. The transaction fails with its error, and does nothing.
     pub admit: Option<&'a Admit<'a>>,
+    /// The transaction fails with [`Error::NoBucket`], and does nothing, if this bucket is deleted before its writes have their places.
+    pub bucket: Option<&'a Arc<BucketState>>,
 }
 
 /// The request id of a transaction, and the function that returns the part of the answer to keep.
@@ -127,7 +132,7 @@ pub type Keeping<'a, T> = (RequestId, &'a (dyn Fn(&T) -> Vec<u8> + Sync));
 
 impl<T> Default for TransactOptions<'_, T> {
     fn default() -> Self {
-        Self { watches: &[], request: None, admit: None }
+        Self { watches: &[], request: None, admit: None, bucket: None }
     }
 }
 
@@ -197,6 +202,7 @@ struct Trial<'a> {
     watches: &'a [Watch],
     request: Option<RequestId>,
     admit: Option<&'a Admit<'a>>,
+    bucket: Option<&'a Arc<BucketState>>,
     tries: Tries<'a>,
     /// The states that the last try read, by key.
     looked: Looked,
@@ -232,9 +238,10 @@ impl<'a> Trial<'a> {
             keys.push(inner.result_key(first, request));
         }
         let (tries, looked) = (Tries::new(&inner.tablets.turns), Looked::default());
-        let (watches, admit) = (options.watches, options.admit);
+        let (watches, admit, bucket) = (options.watches, options.admit, options.bucket);
+        let is_first_result = false;
         let trial =
-            Self { store, named, keys, watches, request, admit, tries, looked, is_first_result: false };
+            Self { store, named, keys, watches, request, admit, bucket, tries, looked, is_first_result };
         if let Some(key) = trial.keys.first().filter(|_| trial.is_of_one_key()) {
             inner.tablets.pass(key).await;
         }
@@ -302,7 +309,7 @@ impl<'a> Trial<'a> {
         let (mut batch, mut last) = (None, None);
         if changes.iter().any(Change::is_write) {
             inner.be_writable().await?;
-            let prepared = inner.prepare_changes(&self.keys, changes, named).await?;
+            let prepared = inner.prepare_changes(&self.keys, changes, named, self.bucket).await?;
             let admitted = inner.admit_batch(prepared).await?;
             // The caller wants the version of the last write of a named key; the result comes after it.
             last = Some(admitted.last(usize::from(self.request.is_some() && writes > 0)));

@@ -1,0 +1,225 @@
+//! The buckets that have a record, in memory. A bucket without a record exists while it has objects.
+//!
+//! A change of a record is durable before the registry has it; one task at a time changes records. The write path looks at the
+//! registry only while a bucket is being deleted, and for writes that name the state of their bucket ([`BucketState`]).
+//!
+//! **Deletion.** A bucket without objects is closed, then each memtable's lock is taken once. A put either was queued before that, so the
+//! look for objects after it finds it, or sees the mark under the lock and is refused. So no put is lost in a deleted bucket.
+
+use std::collections::BTreeMap;
+use std::ops::Bound;
+use std::sync::Arc;
+
+use arc_swap::ArcSwapOption;
+use shoal_base::list::DamagedRange;
+use shoal_base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use shoal_common::bucket::BucketConfig;
+use shoal_common::error::{Error, Result};
+use shoal_common::event::Token;
+use shoal_common::injected_bug::{Bug, injected};
+use shoal_common::key::{ObjectKey, system_key};
+
+/// Most buckets with a record: all records are in memory, typically some hundred bytes each.
+pub const BUCKETS_MAX: usize = 10_000;
+
+/// The start of the keys of records in the store's own bucket.
+pub(crate) const RECORD_PREFIX: &[u8] = b"bucket/";
+
+/// The object with the record of a bucket.
+pub(crate) fn record_key(bucket: &str) -> ObjectKey {
+    system_key(&[RECORD_PREFIX, bucket.as_bytes()].concat())
+}
+
+/// A bucket with a record, as of one moment. A change of the record makes another state.
+#[derive(Debug)]
+pub struct BucketState {
+    name: String,
+    config: BucketConfig,
+    /// Shared by all states of the bucket.
+    is_closed: Arc<AtomicBool>,
+}
+
+impl BucketState {
+    pub(crate) fn new(name: &str, config: BucketConfig) -> Self {
+        Self { name: name.to_owned(), config, is_closed: Arc::default() }
+    }
+
+    /// The same bucket with other settings.
+    pub(crate) fn with(&self, config: BucketConfig) -> Self {
+        Self { name: self.name.clone(), config, is_closed: self.is_closed.clone() }
+    }
+
+    /// Its name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Its settings.
+    #[must_use]
+    pub fn config(&self) -> &BucketConfig {
+        &self.config
+    }
+
+    /// Returns true if the bucket is deleted, or is being deleted.
+    #[must_use]
+    pub fn is_closed(&self) -> bool {
+        self.is_closed.load(Ordering::Acquire)
+    }
+}
+
+/// The record of a bucket, or the reason why this program cannot use it.
+pub(crate) type Known = std::result::Result<Arc<BucketState>, String>;
+
+/// The records of all buckets.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct KnownBuckets {
+    pub states: BTreeMap<String, Known>,
+    /// Damaged ranges of encoded keys that may have had records.
+    pub hidden: Vec<DamagedRange>,
+}
+
+/// See the top of the file.
+#[derive(Default)]
+pub(crate) struct Buckets {
+    /// `None` until they are loaded.
+    known: ArcSwapOption<KnownBuckets>,
+    /// Odd while a bucket is closing.
+    epoch: AtomicU64,
+    closing: ArcSwapOption<BucketState>,
+    /// The turn of the one task that changes records.
+    pub turn: Token<()>,
+}
+
+impl Buckets {
+    /// The records, if they are loaded.
+    pub(crate) fn known(&self) -> Option<Arc<KnownBuckets>> {
+        self.known.load_full()
+    }
+
+    /// Replaces all records. Only for the task whose turn it is.
+    pub(crate) fn set_known(&self, known: KnownBuckets) {
+        self.known.store(Some(Arc::new(known)));
+    }
+
+    /// Changes the entry of one bucket; `None` removes it. Only for the task whose turn it is.
+    pub(crate) fn replace(&self, name: &str, state: Option<Arc<BucketState>>) {
+        let mut known = self.known().map_or_else(KnownBuckets::default, |known| (*known).clone());
+        match state {
+            Some(state) => _ = known.states.insert(name.to_owned(), Ok(state)),
+            None => _ = known.states.remove(name),
+        }
+        self.set_known(known);
+    }
+
+    /// The epoch of a batch that is prepared now. It differs from [`epoch`](Self::epoch) while a bucket is closing.
+    pub(crate) fn epoch_of_batch(&self) -> u64 {
+        self.epoch.load(Ordering::Relaxed) & !1
+    }
+
+    /// The epoch now. Under a memtable's lock a batch compares it with its own.
+    #[inline]
+    pub(crate) fn epoch(&self) -> u64 {
+        self.epoch.load(Ordering::Relaxed)
+    }
+
+    /// Checks that none of these keys is in a bucket that is closing. Called under the memtables' locks.
+    ///
+    /// # Errors
+    /// [`Error::NoBucket`].
+    pub(crate) fn check_open<'k>(&self, mut encoded_keys: impl Iterator<Item = &'k [u8]>) -> Result<()> {
+        let closing = self.closing.load();
+        let Some(closing) = closing.as_deref().filter(|_| !injected(Bug::ClosingIgnored)) else {
+            return Ok(());
+        };
+        let name = closing.name.as_bytes();
+        let is_of = |key: &[u8]| key.strip_prefix(name).is_some_and(|rest| rest.first() == Some(&0));
+        if encoded_keys.any(is_of) { Err(Error::NoBucket(closing.name.clone())) } else { Ok(()) }
+    }
+
+    /// Closes a bucket until the guard is dropped, or for good. Only for the task whose turn it is. Puts that are not queued under a
+    /// memtable's lock by now are refused.
+    pub(crate) fn close(&self, state: Arc<BucketState>) -> ClosedBucket<'_> {
+        state.is_closed.store(true, Ordering::Release);
+        self.closing.store(Some(state.clone()));
+        let epoch = self.epoch.fetch_add(1, Ordering::AcqRel);
+        assert!(epoch.is_multiple_of(2), "one bucket at a time is closing");
+        ClosedBucket { buckets: self, state, is_deleted: false }
+    }
+
+    /// Names after `start_after`, in order.
+    pub(crate) fn names_after(&self, start_after: &str, limit: usize) -> Vec<String> {
+        let Some(known) = self.known() else { return Vec::new() };
+        let bounds = (Bound::Excluded(start_after), Bound::Unbounded);
+        known.states.range::<str, _>(bounds).take(limit).map(|(name, _)| name.clone()).collect()
+    }
+}
+
+/// A bucket that is closing.
+pub(crate) struct ClosedBucket<'a> {
+    buckets: &'a Buckets,
+    state: Arc<BucketState>,
+    is_deleted: bool,
+}
+
+impl ClosedBucket<'_> {
+    /// The record is gone: the bucket stays closed for those who know this state.
+    pub(crate) fn deleted(mut self) {
+        assert!(self.state.is_closed(), "a bucket is closed when its record goes");
+        self.is_deleted = true;
+        self.buckets.replace(&self.state.name, None);
+    }
+}
+
+impl Drop for ClosedBucket<'_> {
+    fn drop(&mut self) {
+        if !self.is_deleted {
+            self.state.is_closed.store(false, Ordering::Release);
+        }
+        self.buckets.closing.store(None);
+        self.buckets.epoch.fetch_add(1, Ordering::AcqRel);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn known(buckets: &Buckets, name: &str) -> Arc<BucketState> {
+        let state = Arc::new(BucketState::new(name, BucketConfig::default()));
+        buckets.replace(name, Some(state.clone()));
+        state
+    }
+
+    #[test]
+    fn a_closing_bucket_refuses_its_keys_alone() {
+        let buckets = Buckets::default();
+        let (before, state) = (buckets.epoch_of_batch(), known(&buckets, "photos"));
+        let check = |key: &'static [u8]| buckets.check_open([&b"other\0k"[..], key].into_iter());
+        assert_eq!(before, buckets.epoch());
+        let other = state.with(BucketConfig { has_crc_etags: true, ..BucketConfig::default() });
+        let closed = buckets.close(state.clone());
+        assert!(before != buckets.epoch() && buckets.epoch_of_batch() != buckets.epoch());
+        assert!(matches!(check(b"photos\0k"), Err(Error::NoBucket(name)) if name == "photos"));
+        for key in [&b"photos-2\0k"[..], b"photo\0s", b"x\0photos\0"] {
+            check(key).unwrap();
+        }
+        assert!(state.is_closed() && other.is_closed(), "all states of the bucket");
+        drop(closed);
+        assert!(!other.is_closed() && check(b"photos\0k").is_ok());
+        assert!(before != buckets.epoch() && buckets.epoch_of_batch() == buckets.epoch());
+        buckets.close(state.clone()).deleted();
+        assert!(state.is_closed() && check(b"photos\0k").is_ok() && buckets.names_after("", 9).is_empty());
+    }
+
+    #[test]
+    fn names_are_in_order() {
+        let buckets = Buckets::default();
+        assert!(buckets.names_after("", 10).is_empty());
+        for name in ["c", "a", "b"] {
+            known(&buckets, name);
+        }
+        assert_eq!(buckets.names_after("", 10), ["a", "b", "c"]);
+        assert_eq!(buckets.names_after("a", 1), ["b"]);
+    }
+}
