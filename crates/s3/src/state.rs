@@ -39,7 +39,7 @@ impl S3State {
     pub(crate) async fn new(store: Store, options: S3Options) -> S3Result<Self> {
         let S3Options { security, region, domains, etags, metrics, limits, environment, .. } = options;
         Ok(Self {
-            buckets: Buckets::read(&store, environment.clock.clone()).await?,
+            buckets: Buckets::load(&store, environment.clock.clone()).await?,
             store,
             security,
             signing: SigningKeys::new(&region),

@@ -9,6 +9,7 @@ use shoal_s3::ErrorCode;
 use shoal_s3::answer::object::ObjectRead;
 use shoal_s3::body::check::{BodyCheck, CheckedBody, EtagScheme};
 use shoal_s3::body::claims::{BodyClaims, stored_encoding};
+use shoal_s3::object::metadata::S3Metadata;
 use shoal_s3::request::headers::with_presigned;
 use shoal_s3::request::list::KeyListQuery;
 use shoal_s3::request::query::QueryParameters;
@@ -245,7 +246,7 @@ fn versitygw_813_and_1985_the_encoding_type_counts() {
 fn boto3_4396_checksums_are_answered_on_request_only() {
     let headers = headers_of(&[("range", "bytes=0-1"), ("x-amz-checksum-mode", "ENABLED")]);
     let read = ObjectRead::parse(&headers, &QueryParameters::default(), true).unwrap();
-    let mut metadata = shoal_s3::object::metadata::ExtendedMetadata::default();
+    let mut metadata = shoal_engine::Metadata::default();
     let checked = check(
         "UNSIGNED-PAYLOAD",
         &[("content-length", "9"), ("x-amz-checksum-crc32", "y/Q5Jg==")],

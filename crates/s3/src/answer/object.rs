@@ -3,9 +3,11 @@
 use http::header::{CACHE_CONTROL, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, ETAG, LAST_MODIFIED, VARY};
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 
+use shoal_engine::Metadata;
+
 use crate::object::conditions::{ReadConditions, ReadVerdict};
 use crate::object::etag::ObjectEtag;
-use crate::object::metadata::{ExtendedMetadata, attribute};
+use crate::object::metadata::{S3Metadata, attribute};
 use crate::object::range::{ValueRange, if_range_holds, requested};
 use crate::request::error::{ErrorCode, S3Error, S3Result};
 use crate::request::headers::{USER_METADATA_PREFIX, header};
@@ -42,7 +44,7 @@ pub struct ObjectRead {
 #[derive(Clone, Copy, Debug)]
 pub struct ObjectFacts<'a> {
     /// Its metadata.
-    pub metadata: &'a ExtendedMetadata,
+    pub metadata: &'a Metadata,
     /// The ETag.
     pub etag: ObjectEtag,
     /// Bytes of the value.
@@ -163,7 +165,7 @@ impl ObjectRead {
         insert(&mut out, CONTENT_TYPE, content_type);
         set(&mut out, "accept-ranges", "bytes");
         for (tag, name) in attribute::HEADERS {
-            let value = metadata.attribute(tag).map(HeaderValue::from_bytes);
+            let value = metadata.attributes.get(tag).map(HeaderValue::from_bytes);
             if let Some(Ok(value)) = value {
                 out.insert(HeaderName::from_static(name), value);
             }
@@ -200,7 +202,7 @@ fn part_range(part: u16, object: &ObjectFacts<'_>) -> S3Result<Option<ValueRange
 }
 
 /// User metadata as headers. A pair whose name cannot be one is only counted: another frontend may have written it.
-fn add_user_metadata(out: &mut HeaderMap, metadata: &ExtendedMetadata) {
+fn add_user_metadata(out: &mut HeaderMap, metadata: &Metadata) {
     let mut missing = 0_usize;
     for (name, value) in &metadata.user {
         let name = HeaderName::try_from(format!("{USER_METADATA_PREFIX}{name}"));
@@ -269,11 +271,11 @@ mod tests {
 
     const ETAG_TEXT: &str = "\"00000000000000000000000000000000\"";
 
-    fn metadata() -> ExtendedMetadata {
-        let mut metadata = ExtendedMetadata::default();
+    fn metadata() -> Metadata {
+        let mut metadata = Metadata::default();
         let value = ChecksumValue::parse(ChecksumAlgorithm::Crc32, "y/Q5Jg==").unwrap();
         metadata.set_of_value(&ObjectEtag::Md5([0; 16]), Some(StoredChecksum { value, parts: None }));
-        metadata.set_attribute(attribute::CACHE_CONTROL, Some(b"no-cache".to_vec()));
+        metadata.attributes.set(attribute::CACHE_CONTROL, Some(b"no-cache"));
         metadata.set_tags(&TagSet::parse_header("a=1&b=2").unwrap());
         metadata.user.push(("k".to_owned(), Bytes::from_static("é".as_bytes())));
         metadata.user.push(("no header".to_owned(), Bytes::from_static(b"v")));

@@ -2,23 +2,22 @@
 
 use http::header::LOCATION;
 use http::{HeaderName, HeaderValue, StatusCode};
-use shoal_base::limits::KEY_BYTES_MAX;
+use shoal_base::limits::{KEY_BYTES_MAX, LIST_PAGE_MAX};
 use shoal_engine::{ListRequest, ListSink, ObjectInfo};
 
-use super::BucketState;
+use super::new_config;
 use crate::access::acl::CannedAcl;
 use crate::answer::S3Answer;
 use crate::answer::list::{KeyListWriter, ListedObject, bucket_list};
 use crate::answer::result::location_result;
 use crate::body::documents::create_bucket::check_create_bucket;
-use crate::object::stored::extended_of;
+use crate::object::metadata::S3Metadata;
 use crate::request::error::{ErrorCode, S3Error, S3Result};
 use crate::request::headers::header;
 use crate::request::list::{KeyListQuery, key_of_token, token_of_key};
 use crate::request::operation::S3Operation;
 use crate::request::target::check_new_bucket_name;
 use crate::serve::call::S3Call;
-use crate::serve::failure::failed;
 use crate::state::{S3State, owner};
 
 /// Most buckets of a list.
@@ -43,10 +42,39 @@ pub(crate) async fn list_buckets(state: &S3State, call: S3Call) -> S3Result<S3An
         None => String::new(),
     };
     let shows = |name: &str| prefix.is_none_or(|prefix| name.starts_with(prefix)) && call.caller.knows(name);
-    let limit = usize::try_from(limit).unwrap_or(usize::MAX);
-    let (buckets, is_cut) = state.buckets.page(&state.store, &after, limit, shows).await?;
+    let (buckets, is_cut) = page_of_buckets(state, after, limit as usize, shows).await?;
     let next = buckets.last().filter(|_| is_cut).map(|(name, _)| token_of_key(name.as_bytes()));
     Ok(S3Answer::xml(bucket_list(&buckets, prefix, next.as_deref(), call.caller.owner())))
+}
+
+/// The names of at most `limit` buckets after `after` that `shows` accepts, with the times of their creation, in order; and true if
+/// there are more.
+async fn page_of_buckets(
+    state: &S3State,
+    mut after: String,
+    limit: usize,
+    shows: impl Fn(&str) -> bool,
+) -> S3Result<(Vec<(String, u64)>, bool)> {
+    let mut found = Vec::new();
+    loop {
+        let page = state.store.buckets(&after, LIST_PAGE_MAX).await?;
+        if page.damaged > 0 {
+            return Err(S3Error::new(ErrorCode::InternalError, "A part of the store cannot be read."));
+        }
+        let Some(last) = page.names.last() else { return Ok((found, false)) };
+        last.clone_into(&mut after);
+        for name in page.names.into_iter().filter(|name| shows(name)) {
+            if found.len() == limit {
+                return Ok((found, true));
+            }
+            // A bucket whose record cannot be read is listed, too.
+            let record = state.store.bucket(&name).ok().flatten();
+            found.push((name, record.map_or(0, |record| record.config().created_ns)));
+        }
+        if !page.is_cut {
+            return Ok((found, false));
+        }
+    }
 }
 
 /// CreateBucket.
@@ -57,7 +85,8 @@ pub(crate) async fn create_bucket(state: &S3State, mut call: S3Call) -> S3Result
     }
     let document = call.document(state).await?;
     check_create_bucket(&document, state.signing.region())?;
-    state.buckets.create(&state.store, call.bucket(), call.caller.id()).await?;
+    let config = new_config(call.caller.id(), state.etags);
+    state.buckets.create(&state.store, call.bucket(), config).await?;
     let mut answer = S3Answer::empty(StatusCode::OK);
     if let Ok(location) = HeaderValue::try_from(format!("/{}", call.bucket())) {
         answer.headers.insert(LOCATION, location);
@@ -94,20 +123,20 @@ pub(crate) fn location(state: &S3State) -> S3Answer {
 }
 
 /// ListObjects, ListObjectsV2 and ListObjectVersions, in which each object is the only version of its key.
-pub(crate) async fn list_objects(state: &S3State, call: S3Call, bucket: &BucketState) -> S3Result<S3Answer> {
+pub(crate) async fn list_objects(state: &S3State, call: S3Call) -> S3Result<S3Answer> {
     let query = match call.row.operation {
         S3Operation::ListObjectVersions => KeyListQuery::versions(&call.query)?,
         _ => KeyListQuery::objects(&call.query)?,
     };
     let skips_damage = header(&call.headers, SKIP_DAMAGE)?.is_some_and(|value| value == "true");
     let mut page =
-        PageWriter { list: KeyListWriter::new(call.bucket(), &query, owner(&bucket.owner)), count: 0 };
+        PageWriter { list: KeyListWriter::new(call.bucket(), &query, owner(call.found.owner())), count: 0 };
     let mut next = None;
     // No key is longer than a key may be.
     if query.max_keys > 0 && query.prefix.len() <= KEY_BYTES_MAX {
         let mut request = request_of(call.bucket(), &query);
         loop {
-            let found = state.store.list_into(&request, &mut page).await.map_err(|error| failed(&error))?;
+            let found = state.store.list_into(&request, &mut page).await?;
             if let Some(range) = found.damaged.first().filter(|_| !skips_damage) {
                 let why = format!(
                     "Keys from {} on cannot be read (block {}). The header {SKIP_DAMAGE}: true lists the others.",
@@ -156,7 +185,7 @@ struct PageWriter<'a> {
 impl ListSink for PageWriter<'_> {
     fn take(&mut self, key: &[u8], info: ObjectInfo) -> bool {
         self.count += 1;
-        let metadata = extended_of(&info);
+        let metadata = &info.metadata;
         let object = ListedObject {
             etag: metadata.etag(info.version.0, info.bytes),
             checksum: metadata.checksum(),
@@ -164,6 +193,10 @@ impl ListSink for PageWriter<'_> {
             modified_ns: info.modified_ns,
         };
         self.list.object(key, &object);
+        true
+    }
+
+    fn needs_only_summary(&self) -> bool {
         true
     }
 }

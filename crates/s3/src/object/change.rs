@@ -1,13 +1,12 @@
 //! Changes of metadata without the value: tags. The value is copied, and the write is refused if the object changed meanwhile.
 
 use http::StatusCode;
-use shoal_engine::{ByteRange, Error, Expiry, ObjectKey, PutOptions, RejectRules};
+use shoal_engine::{ByteRange, Error, Expiry, Metadata, ObjectKey, PutOptions, RejectRules};
 
 use super::get::no_such_key;
-use super::metadata::ExtendedMetadata;
-use super::stored::{extended_of, stored};
+use super::metadata::S3Metadata;
 use super::tags::{OBJECT_TAGS_MAX, TagSet};
-use super::write::copy_value;
+use super::write::Target;
 use crate::answer::S3Answer;
 use crate::body::documents::tagging::{parse_tagging, write_tagging};
 use crate::request::error::{ErrorCode, S3Result};
@@ -24,7 +23,7 @@ const CHANGE_BYTES_MAX: u64 = 4 << 20;
 /// GetObjectTagging.
 pub(crate) async fn get_tags(state: &S3State, call: S3Call) -> S3Result<S3Answer> {
     let info = state.store.head(&call.object_key()?).await?.ok_or_else(|| no_such_key(&call))?;
-    Ok(S3Answer::xml(write_tagging(&extended_of(&info).tags())))
+    Ok(S3Answer::xml(write_tagging(&info.metadata.tags())))
 }
 
 /// PutObjectTagging and DeleteObjectTagging.
@@ -44,22 +43,23 @@ async fn change(
     state: &S3State,
     call: &S3Call,
     key: &ObjectKey,
-    change: impl Fn(&mut ExtendedMetadata),
+    change: impl Fn(&mut Metadata),
 ) -> S3Result<()> {
     for _ in 0..TRIES_MAX {
         let reader = state.store.get_stream(key, ByteRange::ALL).await?.ok_or_else(|| no_such_key(call))?;
         let info = reader.info();
-        let mut metadata = extended_of(info);
+        let mut metadata = info.metadata.clone();
         change(&mut metadata);
-        metadata.encode()?;
+        metadata.check_bytes()?;
         let options = PutOptions {
             rules: RejectRules { if_version_not: Some(info.version), ..RejectRules::default() },
-            metadata: stored(&metadata),
+            metadata,
             modified_ns: Some(info.modified_ns),
             expiry: Expiry::from(info.expiry),
         };
         call.permit.set(info.bytes.min(CHANGE_BYTES_MAX) as usize)?;
-        match copy_value(&state.store, key, reader, options, &mut ()).await {
+        let target = Target { store: &state.store, key, bucket: &call.found };
+        match target.copy(reader, options, &mut ()).await {
             Err(Error::ConditionFailed { .. }) => {}
             written => return Ok(written.map(drop)?),
         }

@@ -1,16 +1,15 @@
 //! CopyObject.
 
 use http::HeaderMap;
-use shoal_engine::{ByteRange, Error, ObjectInfo, ObjectKey, PutOptions, RejectRules, ValueReader};
+use shoal_engine::{ByteRange, Error, Metadata, ObjectInfo, ObjectKey, PutOptions, RejectRules, ValueReader};
 use shoal_frontend::access::Action;
 
 use super::conditions::{ReadConditions, WriteCondition};
 use super::get::no_such_key;
 use super::given::tags_in;
-use super::metadata::{ExtendedMetadata, StoredChecksum};
+use super::metadata::{S3Metadata, StoredChecksum};
 use super::put::{given_metadata, judged_rules, look_early};
-use super::stored::{extended_of, stored};
-use super::write::{CopyWatch, copy_value, etag_of, refused, rules_of};
+use super::write::{CopyWatch, Target, etag_of, refused, rules_of};
 use crate::answer::S3Answer;
 use crate::answer::result::copy_result;
 use crate::body::check::BodyCheck;
@@ -33,9 +32,7 @@ const COPY_BYTES_MAX: u64 = 4 << 20;
 pub(crate) async fn copy_object(state: &S3State, call: S3Call) -> S3Result<S3Answer> {
     let source = CopySource::parse(&call.headers)?;
     call.caller.check(Action::Read, &source.bucket, &source.key)?;
-    if state.buckets.find(&state.store, &source.bucket).await?.is_none() {
-        return Err(S3Error::from(ErrorCode::NoSuchBucket).with("BucketName", &source.bucket));
-    }
+    state.buckets.find(&state.store, &source.bucket).await?;
     source.check_onto(call.bucket(), call.key())?;
     let condition = WriteCondition::parse(&call.headers)?;
     let key = call.object_key()?;
@@ -73,8 +70,8 @@ pub(crate) async fn copy_object(state: &S3State, call: S3Call) -> S3Result<S3Ans
 }
 
 /// The metadata of the copy: that of the source, or that of the request.
-fn metadata_of(headers: &HeaderMap, source: &CopySource, info: &ObjectInfo) -> S3Result<ExtendedMetadata> {
-    let own = extended_of(info);
+fn metadata_of(headers: &HeaderMap, source: &CopySource, info: &ObjectInfo) -> S3Result<Metadata> {
+    let own = &info.metadata;
     let mut metadata = if source.replaces_metadata { given_metadata(headers)? } else { own.clone() };
     metadata.set_tags(&if source.replaces_tags { tags_in(headers)? } else { own.tags() });
     if source.replaces_metadata {
@@ -95,7 +92,7 @@ async fn copy(
     call: &S3Call,
     key: &ObjectKey,
     reader: ValueReader,
-    (mut metadata, rules): (ExtendedMetadata, RejectRules),
+    (mut metadata, rules): (Metadata, RejectRules),
 ) -> Result<Vec<u8>, CopyFailed> {
     let bytes = reader.info().bytes;
     let wanted = header(&call.headers, "x-amz-checksum-algorithm").map_err(CopyFailed::Body)?;
@@ -107,18 +104,18 @@ async fn copy(
         Some((_, algorithm)) => algorithm,
         None => metadata.checksum().map(|checksum| checksum.value.algorithm()),
     };
-    let check = BodyCheck::new(BodyClaims::of_bytes(bytes), None, state.etags, wanted);
-    metadata.drop_of_value();
+    let check = BodyCheck::new(BodyClaims::of_bytes(bytes), None, call.found.etags(state.etags), wanted);
+    metadata = metadata.of_new_value();
     let modified_ns = state.now_ns();
     let options = PutOptions {
         rules,
-        metadata: stored(&metadata),
+        metadata: metadata.clone(),
         modified_ns: Some(modified_ns),
         ..PutOptions::default()
     };
     let mut hashing = Hashing { check: Some(check), metadata };
-    let version = copy_value(&state.store, key, reader, options, &mut hashing).await;
-    let version = version.map_err(CopyFailed::Store)?;
+    let target = Target { store: &state.store, key, bucket: &call.found };
+    let version = target.copy(reader, options, &mut hashing).await.map_err(CopyFailed::Store)?;
     let Hashing { metadata, .. } = hashing;
     Ok(copy_result(false, &metadata.etag(version.0, bytes), modified_ns, metadata.checksum().as_ref()))
 }
@@ -127,7 +124,7 @@ async fn copy(
 struct Hashing {
     /// `None` at the end.
     check: Option<BodyCheck>,
-    metadata: ExtendedMetadata,
+    metadata: Metadata,
 }
 
 impl CopyWatch for Hashing {
@@ -142,7 +139,7 @@ impl CopyWatch for Hashing {
         if let Some(Ok(found)) = self.check.take().map(BodyCheck::finish) {
             let checksum = found.checksum.map(|value| StoredChecksum { value, parts: None });
             self.metadata.set_of_value(&found.etag, checksum);
-            options.metadata = stored(&self.metadata);
+            options.metadata = self.metadata.clone();
         }
     }
 }

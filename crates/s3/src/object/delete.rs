@@ -6,10 +6,11 @@ use shoal_engine::{ObjectKey, RejectRules};
 use shoal_frontend::access::Action;
 
 use super::conditions::{DeleteConditions, PresentObject};
-use super::write::delete_if;
+use super::write::Target;
 use crate::answer::S3Answer;
 use crate::answer::result::delete_result;
 use crate::body::documents::delete::{ObjectToDelete, ObjectsToDelete};
+use crate::bucket::FoundBucket;
 use crate::request::error::{ErrorCode, S3Error, S3Result};
 use crate::serve::call::S3Call;
 use crate::state::{Caller, S3State};
@@ -21,7 +22,9 @@ async fn delete(state: &S3State, key: &ObjectKey, conditions: &DeleteConditions)
         state.store.delete(key, RejectRules::default()).await?;
         return Ok(());
     }
-    let deleted = delete_if(&state.store, key, |info, etag| {
+    // A deleted bucket has no objects.
+    let target = Target { store: &state.store, key, bucket: &FoundBucket::default() };
+    let deleted = target.delete_if(|info, etag| {
         let etag = etag.to_string();
         let (bytes, modified_s) = (info.bytes, info.modified_ns / SECOND_NS);
         conditions.judge(Some(&PresentObject { etag: &etag, bytes, modified_s }))

@@ -8,9 +8,8 @@ use shoal_engine::{ByteRange, Error, Lookup, ObjectInfo, ObjectKey, TryGet, Valu
 use shoal_frontend::access::Action;
 use shoal_http::NoRoom;
 
-use super::metadata::ExtendedMetadata;
+use super::metadata::S3Metadata;
 use super::range::ValueRange;
-use super::stored::extended_of;
 use crate::answer::S3Answer;
 use crate::answer::body::{S3Body, ValuePieces};
 use crate::answer::object::{ObjectAnswer, ObjectFacts, ObjectRead};
@@ -39,10 +38,10 @@ pub(crate) fn no_such_key(call: &S3Call) -> S3Error {
 
 /// The head of the answer about an object.
 fn answer_about(read: &ObjectRead, info: &ObjectInfo) -> S3Result<ObjectAnswer> {
-    let metadata: ExtendedMetadata = extended_of(info);
+    let metadata = &info.metadata;
     let etag = metadata.etag(info.version.0, info.bytes);
     let (bytes, modified_ns) = (info.bytes, info.modified_ns);
-    read.answer(&ObjectFacts { metadata: &metadata, etag, bytes, modified_ns, parts: &[] })
+    read.answer(&ObjectFacts { metadata, etag, bytes, modified_ns, parts: &[] })
 }
 
 fn without_body(answer: ObjectAnswer) -> S3Answer {
@@ -60,7 +59,7 @@ pub(crate) async fn head_object(state: &S3State, call: S3Call) -> S3Result<S3Ans
 pub(crate) async fn get_attributes(state: &S3State, call: S3Call) -> S3Result<S3Answer> {
     let wanted = WantedAttributes::parse(header(&call.headers, "x-amz-object-attributes")?)?;
     let info = state.store.head(&call.object_key()?).await?.ok_or_else(|| no_such_key(&call))?;
-    let metadata = extended_of(&info);
+    let metadata = &info.metadata;
     let etag = metadata.etag(info.version.0, info.bytes);
     let checksum = metadata.checksum();
     let document = wanted.document(&etag, info.bytes, checksum.as_ref(), &[], (0, LIST_PAGE_MAX));

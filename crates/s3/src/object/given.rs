@@ -2,8 +2,9 @@
 
 use http::HeaderMap;
 use shoal_base::limits::CONTENT_TYPE_BYTES_MAX;
+use shoal_engine::Metadata;
 
-use super::metadata::{ExtendedMetadata, attribute};
+use super::metadata::{S3Metadata, attribute};
 use super::tags::TagSet;
 use crate::access::acl::CannedAcl;
 use crate::body::claims::stored_encoding;
@@ -14,13 +15,13 @@ use crate::request::headers::{STORED_HEADER_BYTES_MAX, header, user_metadata};
 ///
 /// # Errors
 /// `MetadataTooLarge`, `InvalidArgument`.
-pub fn metadata_in(headers: &HeaderMap) -> S3Result<ExtendedMetadata> {
+pub fn metadata_in(headers: &HeaderMap) -> S3Result<Metadata> {
     let content_type = header(headers, "content-type")?.unwrap_or("");
     if content_type.len() > CONTENT_TYPE_BYTES_MAX {
         let why = format!("A content type has at most {CONTENT_TYPE_BYTES_MAX} bytes.");
         return Err(S3Error::argument("content-type", "", why));
     }
-    let mut metadata = ExtendedMetadata::default();
+    let mut metadata = Metadata::default();
     metadata.content_type = content_type.to_owned();
     metadata.user = user_metadata(headers)?;
     for (tag, name) in attribute::HEADERS {
@@ -36,7 +37,7 @@ pub fn metadata_in(headers: &HeaderMap) -> S3Result<ExtendedMetadata> {
             let why = format!("The header has at most {STORED_HEADER_BYTES_MAX} bytes.");
             return Err(S3Error::argument(name, "", why));
         }
-        metadata.set_attribute(tag, value.filter(|value| !value.is_empty()));
+        metadata.attributes.set(tag, value.filter(|value| !value.is_empty()).as_deref());
     }
     if let Some(acl) = header(headers, "x-amz-acl")? {
         metadata.set_acl(CannedAcl::parse(acl)?);
@@ -83,7 +84,7 @@ mod tests {
         ]);
         let metadata = metadata_in(&headers).unwrap();
         assert_eq!(metadata.content_type, "text/plain");
-        assert_eq!(metadata.attribute(attribute::CONTENT_ENCODING), None);
+        assert_eq!(metadata.attributes.get(attribute::CONTENT_ENCODING), None);
         assert_eq!(metadata.header(attribute::CONTENT_DISPOSITION), Some("attachment; filename=\"é\""));
         assert_eq!(metadata.header(attribute::REDIRECT), Some("/other"));
         assert_eq!(metadata.acl(), CannedAcl::PublicRead);

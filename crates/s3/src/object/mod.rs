@@ -12,7 +12,6 @@ pub mod metadata;
 pub mod post;
 pub(crate) mod put;
 pub mod range;
-pub(crate) mod stored;
 pub mod tags;
 pub mod upload;
 pub(crate) mod write;

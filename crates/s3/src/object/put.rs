@@ -3,13 +3,12 @@
 use http::{HeaderMap, StatusCode};
 use shoal_base::limits::VALUE_BYTES_SINGLE_MAX;
 use shoal_buffer::Buffer;
-use shoal_engine::{ObjectKey, PutOptions, RejectRules};
+use shoal_engine::{Metadata, ObjectKey, PutOptions, RejectRules};
 
 use super::conditions::WriteCondition;
 use super::given::{metadata_in, tags_in};
-use super::metadata::{ExtendedMetadata, StoredChecksum};
-use super::stored::stored;
-use super::write::{NewValue, etag_of, refused, rules_of, write};
+use super::metadata::{S3Metadata, StoredChecksum};
+use super::write::{NewValue, Target, etag_of, refused, rules_of};
 use crate::answer::S3Answer;
 use crate::answer::object::written_headers;
 use crate::body::check::{BodyCheck, CheckedBody};
@@ -23,7 +22,7 @@ use crate::state::S3State;
 /// An object on its way into the store.
 struct NewObject {
     key: ObjectKey,
-    metadata: ExtendedMetadata,
+    metadata: Metadata,
     condition: WriteCondition,
 }
 
@@ -34,7 +33,7 @@ impl NewObject {
     }
 
     fn options(&self, rules: RejectRules) -> PutOptions {
-        PutOptions { rules, metadata: stored(&self.metadata), ..PutOptions::default() }
+        PutOptions { rules, metadata: self.metadata.clone(), ..PutOptions::default() }
     }
 
     /// The headers of the answer.
@@ -45,12 +44,12 @@ impl NewObject {
 }
 
 /// The metadata that a request sets, with its tags.
-pub(crate) fn given_metadata(headers: &HeaderMap) -> S3Result<ExtendedMetadata> {
+pub(crate) fn given_metadata(headers: &HeaderMap) -> S3Result<Metadata> {
     let mut metadata = metadata_in(headers)?;
     refuse_public(metadata.acl())?;
     metadata.set_tags(&tags_in(headers)?);
     // Everything that would not fit is refused before the body is sent.
-    metadata.encode()?;
+    metadata.check_bytes()?;
     Ok(metadata)
 }
 
@@ -70,7 +69,7 @@ pub(crate) async fn put_object(state: &S3State, mut call: S3Call) -> S3Result<S3
     let object = NewObject { key: call.object_key()?, metadata: given_metadata(&call.headers)?, condition };
     look_early(state, &object.key, &object.condition).await?;
     let short = claims.value_bytes.filter(|bytes| *bytes <= VALUE_BYTES_SINGLE_MAX);
-    let check = BodyCheck::new(claims, call.chunks.take(), state.etags, None);
+    let check = BodyCheck::new(claims, call.chunks.take(), call.found.etags(state.etags), None);
     let limits = (state.min_rate, state.room_wait_max);
     let body = call.take_body()?;
     match short {
@@ -80,7 +79,7 @@ pub(crate) async fn put_object(state: &S3State, mut call: S3Call) -> S3Result<S3
             let reader = BodyReader::whole(body, limits, &call.permit, announced);
             put_short(state, &call, object, reader, check, bytes as usize).await
         }
-        None => put_long(state, object, BodyReader::stream(body, limits, &call.permit), check).await,
+        None => put_long(state, &call, object, BodyReader::stream(body, limits, &call.permit), check).await,
     }
 }
 
@@ -102,13 +101,15 @@ async fn put_short(
     let checked = reader.read(check, |piece, data| value.take(piece, data)).await?;
     object.set_of_body(&checked);
     let options = object.options(RejectRules::default());
-    let version = write(&state.store, &object.key, value, &options, &object.condition).await?;
+    let target = Target { store: &state.store, key: &object.key, bucket: &call.found };
+    let version = target.write(value, &options, &object.condition).await?;
     Ok(object.answer(version.0, checked.bytes))
 }
 
 /// Stores a value piece by piece.
 async fn put_long(
     state: &S3State,
+    call: &S3Call,
     mut object: NewObject,
     mut reader: BodyReader,
     mut check: BodyCheck,
@@ -116,7 +117,9 @@ async fn put_long(
     let condition = object.condition.clone();
     let failed = |error| refused(&error, &condition);
     let early = object.options(rules_of(&condition).unwrap_or_default());
-    let mut writer = state.store.put_stream(&object.key, early).map_err(failed)?;
+    let key = object.key.clone();
+    let target = Target { store: &state.store, key: &key, bucket: &call.found };
+    let mut writer = target.stream(early).map_err(failed)?;
     while let Some(piece) = reader.next().await? {
         let mut parts: Vec<&[u8]> = Vec::new();
         check.feed(&piece, &mut |data| parts.push(data))?;
@@ -127,7 +130,7 @@ async fn put_long(
     let checked = check.finish()?;
     let before = object.metadata.clone();
     object.set_of_body(&checked);
-    if writer.set_metadata(stored(&object.metadata)).is_err() {
+    if writer.set_metadata(object.metadata.clone()).is_err() {
         // Long metadata is on the device, in front of the value: such an object has the ETag of its version.
         object.metadata = before;
     }

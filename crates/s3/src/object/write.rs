@@ -5,14 +5,15 @@ use shoal_base::limits::VALUE_BYTES_SINGLE_MAX;
 use shoal_buffer::Buffer;
 use shoal_engine::{
     Change, Decision, Error, Lsn, Object, ObjectInfo, ObjectKey, PutOptions, ReadLevel, ReceiveBuffer,
-    RejectRules, Store, TransactOptions, ValueReader, Write,
+    RejectRules, Store, Ticket, TransactOptions, ValueReader, ValueWriter, Write,
 };
 use shoal_http::FramesPermit;
 use shoal_metrics::{Stage, mark};
 
 use super::conditions::WriteCondition;
 use super::etag::ObjectEtag;
-use super::stored::extended_of;
+use super::metadata::S3Metadata;
+use crate::bucket::FoundBucket;
 use crate::request::error::{ErrorCode, S3Error, S3Result};
 
 /// Shorter pieces of a body are copied, so that they do not hold the memory in which they came.
@@ -40,14 +41,14 @@ impl NewValue {
 
 /// The ETag of an object that a decision sees; `None` if it follows from a version that is not known yet.
 fn known_etag(info: &ObjectInfo) -> Option<ObjectEtag> {
-    let etag = extended_of(info).etag(info.version.0, info.bytes);
+    let etag = info.metadata.etag(info.version.0, info.bytes);
     let is_unknown = matches!(etag, ObjectEtag::Version(..)) && info.version == Lsn::NONE;
     (!is_unknown).then_some(etag)
 }
 
 /// The ETag of an object.
 pub(crate) fn etag_of(info: &ObjectInfo) -> ObjectEtag {
-    extended_of(info).etag(info.version.0, info.bytes)
+    info.metadata.etag(info.version.0, info.bytes)
 }
 
 /// The rules of the store that express a condition; `None` if it depends on an ETag.
@@ -72,101 +73,12 @@ pub(crate) fn refused(error: &Error, condition: &WriteCondition) -> S3Error {
     }
 }
 
-/// Stores `value` under `key` if `condition` holds. Returns the version.
-pub(crate) async fn write(
-    store: &Store,
-    key: &ObjectKey,
-    value: NewValue,
-    options: &PutOptions,
-    condition: &WriteCondition,
-) -> S3Result<Lsn> {
-    let Some(rules) = rules_of(condition) else {
-        return match value {
-            NewValue::Chunks(value) => write_by_etag(store, key, &value, options, condition).await,
-            NewValue::Received(mut value, _) => {
-                let value = Buffer::from(value.to_vec());
-                write_by_etag(store, key, &value, options, condition).await
-            }
-        };
-    };
-    let options = PutOptions { rules, ..options.clone() };
-    let queued = match value {
-        NewValue::Chunks(value) => store.write(Write::put(key, &value, &options)).await,
-        NewValue::Received(value, _permit) => store.write(Write::put_received(key, value, &options)).await,
-    };
-    let ticket = queued.map_err(|error| refused(&error, condition))?;
-    mark(Stage::Placed);
-    Ok(ticket.durable().await?)
-}
-
 /// The outcome of a decision.
 enum Verdict {
     Done,
     Refused(S3Error),
     /// The ETag depends on a version that is not known yet.
     Unknown,
-}
-
-async fn write_by_etag(
-    store: &Store,
-    key: &ObjectKey,
-    value: &Buffer,
-    options: &PutOptions,
-    condition: &WriteCondition,
-) -> S3Result<Lsn> {
-    let decide = |present: Option<&Object>| match present.map(|object| known_etag(&object.info)) {
-        Some(None) => (Change::NoChange, Verdict::Unknown),
-        known => match condition.judge(known.flatten().map(|etag| etag.to_string()).as_deref()) {
-            Ok(()) => {
-                let (value, options) = (value.clone(), Box::new(options.clone()));
-                (Change::PutWith { value, options }, Verdict::Done)
-            }
-            Err(error) => (Change::NoChange, Verdict::Refused(error)),
-        },
-    };
-    transact(store, key, decide).await
-}
-
-/// Deletes an object if `judge` accepts the present one.
-pub(crate) async fn delete_if(
-    store: &Store,
-    key: &ObjectKey,
-    judge: impl Fn(&ObjectInfo, &ObjectEtag) -> S3Result<()>,
-) -> S3Result<Lsn> {
-    let decide = |present: Option<&Object>| {
-        let Some(Object { info, .. }) = present else { return (Change::NoChange, Verdict::Done) };
-        let Some(etag) = known_etag(info) else { return (Change::NoChange, Verdict::Unknown) };
-        match judge(info, &etag) {
-            Ok(()) => (Change::Delete, Verdict::Done),
-            Err(error) => (Change::NoChange, Verdict::Refused(error)),
-        }
-    };
-    transact(store, key, decide).await
-}
-
-/// Carries out a decision about one object. Writers of one key share a flush, unless the decision needs a version in flight. An
-/// answer that follows from a write in flight waits for it.
-async fn transact(
-    store: &Store,
-    key: &ObjectKey,
-    decide: impl Fn(Option<&Object>) -> (Change, Verdict),
-) -> S3Result<Lsn> {
-    for level in [ReadLevel::Info, ReadLevel::Version] {
-        let keys = [(key.clone(), level)];
-        let options = TransactOptions::default();
-        let outcome = store.transact(&keys, &options, |objects| {
-            let (change, verdict) = decide(objects.first().and_then(Option::as_ref));
-            Decision::one(change, verdict)
-        });
-        let updated = outcome.await?.done();
-        mark(Stage::Placed);
-        match updated.durable().await? {
-            (Verdict::Done, version) => return Ok(version),
-            (Verdict::Refused(error), _) => return Err(error),
-            (Verdict::Unknown, _) => {}
-        }
-    }
-    Err(ErrorCode::OperationAborted.into())
 }
 
 /// Sees the bytes of a value that is copied.
@@ -185,35 +97,146 @@ impl CopyWatch for () {
     fn finish(&mut self, _: &mut PutOptions) {}
 }
 
-/// Stores the value that `source` reads under `key`. Returns the version.
-///
-/// # Errors
-/// Those of the store: the caller knows the condition.
-pub(crate) async fn copy_value(
-    store: &Store,
-    key: &ObjectKey,
-    mut source: ValueReader,
-    mut options: PutOptions,
-    watch: &mut impl CopyWatch,
-) -> Result<Lsn, Error> {
-    if source.info().bytes <= VALUE_BYTES_SINGLE_MAX {
-        let mut value = Box::new(Buffer::new());
+/// An object that is written.
+#[derive(Clone, Copy)]
+pub(crate) struct Target<'a> {
+    pub(crate) store: &'a Store,
+    pub(crate) key: &'a ObjectKey,
+    /// A bucket with a record must exist when the write takes place.
+    pub(crate) bucket: &'a FoundBucket,
+}
+
+impl Target<'_> {
+    /// Stores `value` if `condition` holds. Returns the version.
+    pub(crate) async fn write(
+        self,
+        value: NewValue,
+        options: &PutOptions,
+        condition: &WriteCondition,
+    ) -> S3Result<Lsn> {
+        let Some(rules) = rules_of(condition) else {
+            return match value {
+                NewValue::Chunks(value) => self.write_by_etag(&value, options, condition).await,
+                NewValue::Received(mut value, _) => {
+                    let value = Buffer::from(value.to_vec());
+                    self.write_by_etag(&value, options, condition).await
+                }
+            };
+        };
+        let options = PutOptions { rules, ..options.clone() };
+        let queued = match value {
+            NewValue::Chunks(value) => self.queue(Write::put(self.key, &value, &options)).await,
+            NewValue::Received(value, _permit) => {
+                self.queue(Write::put_received(self.key, value, &options)).await
+            }
+        };
+        let ticket = queued.map_err(|error| refused(&error, condition))?;
+        mark(Stage::Placed);
+        Ok(ticket.durable().await?)
+    }
+
+    async fn queue(self, write: Write<'_>) -> Result<Ticket, Error> {
+        match &self.bucket.record {
+            Some(record) => self.store.write(write.in_bucket(record)).await,
+            None => self.store.write(write).await,
+        }
+    }
+
+    async fn write_by_etag(
+        self,
+        value: &Buffer,
+        options: &PutOptions,
+        condition: &WriteCondition,
+    ) -> S3Result<Lsn> {
+        let decide = |present: Option<&Object>| match present.map(|object| known_etag(&object.info)) {
+            Some(None) => (Change::NoChange, Verdict::Unknown),
+            known => match condition.judge(known.flatten().map(|etag| etag.to_string()).as_deref()) {
+                Ok(()) => {
+                    let (value, options) = (value.clone(), Box::new(options.clone()));
+                    (Change::PutWith { value, options }, Verdict::Done)
+                }
+                Err(error) => (Change::NoChange, Verdict::Refused(error)),
+            },
+        };
+        self.transact(decide).await
+    }
+
+    /// Deletes the object if `judge` accepts the present one.
+    pub(crate) async fn delete_if(
+        self,
+        judge: impl Fn(&ObjectInfo, &ObjectEtag) -> S3Result<()>,
+    ) -> S3Result<Lsn> {
+        let decide = |present: Option<&Object>| {
+            let Some(Object { info, .. }) = present else { return (Change::NoChange, Verdict::Done) };
+            let Some(etag) = known_etag(info) else { return (Change::NoChange, Verdict::Unknown) };
+            match judge(info, &etag) {
+                Ok(()) => (Change::Delete, Verdict::Done),
+                Err(error) => (Change::NoChange, Verdict::Refused(error)),
+            }
+        };
+        self.transact(decide).await
+    }
+
+    /// Carries out a decision about the object. Writers of one key share a flush, unless the decision needs a version in flight. An
+    /// answer that follows from a write in flight waits for it.
+    async fn transact(self, decide: impl Fn(Option<&Object>) -> (Change, Verdict)) -> S3Result<Lsn> {
+        for level in [ReadLevel::Info, ReadLevel::Version] {
+            let keys = [(self.key.clone(), level)];
+            let options =
+                TransactOptions { bucket: self.bucket.record.as_ref(), ..TransactOptions::default() };
+            let outcome = self.store.transact(&keys, &options, |objects| {
+                let (change, verdict) = decide(objects.first().and_then(Option::as_ref));
+                Decision::one(change, verdict)
+            });
+            let updated = outcome.await?.done();
+            mark(Stage::Placed);
+            match updated.durable().await? {
+                (Verdict::Done, version) => return Ok(version),
+                (Verdict::Refused(error), _) => return Err(error),
+                (Verdict::Unknown, _) => {}
+            }
+        }
+        Err(ErrorCode::OperationAborted.into())
+    }
+
+    /// A writer of a long value.
+    pub(crate) fn stream(self, options: PutOptions) -> Result<ValueWriter, Error> {
+        let writer = self.store.put_stream(self.key, options)?;
+        Ok(match &self.bucket.record {
+            Some(record) => writer.in_bucket(record.clone()),
+            None => writer,
+        })
+    }
+
+    /// Stores the value that `source` reads. Returns the version.
+    ///
+    /// # Errors
+    /// Those of the store: the caller knows the condition.
+    pub(crate) async fn copy(
+        self,
+        mut source: ValueReader,
+        mut options: PutOptions,
+        watch: &mut impl CopyWatch,
+    ) -> Result<Lsn, Error> {
+        if source.info().bytes <= VALUE_BYTES_SINGLE_MAX {
+            let mut value = Box::new(Buffer::new());
+            while let Some(piece) = source.next().await? {
+                piece.chunks().for_each(|chunk| watch.look(chunk));
+                value.append_buffer(piece);
+            }
+            watch.finish(&mut options);
+            return self.queue(Write::put(self.key, &value, &options)).await?.durable().await;
+        }
+        let mut writer = self.stream(options.clone())?;
         while let Some(piece) = source.next().await? {
-            piece.chunks().for_each(|chunk| watch.look(chunk));
-            value.append_buffer(piece);
+            for chunk in piece.chunks() {
+                watch.look(chunk);
+                writer.write(chunk).await?;
+            }
         }
         watch.finish(&mut options);
-        return store.write(Write::put(key, &value, &options)).await?.durable().await;
+        // Long metadata is on the device, in front of the value: such an object has the ETag of its version.
+        let _ = writer.set_metadata(options.metadata);
+        Ok(writer.finish().await?.version)
     }
-    let mut writer = store.put_stream(key, options.clone())?;
-    while let Some(piece) = source.next().await? {
-        for chunk in piece.chunks() {
-            watch.look(chunk);
-            writer.write(chunk).await?;
-        }
-    }
-    watch.finish(&mut options);
-    // Long metadata is on the device, in front of the value: such an object has the ETag of its version.
-    let _ = writer.set_metadata(options.metadata);
-    Ok(writer.finish().await?.version)
 }

@@ -10,6 +10,7 @@ use shoal_http::MemoryPermit;
 use crate::body::check::{BodyCheck, EtagScheme};
 use crate::body::claims::BodyClaims;
 use crate::body::reader::BodyReader;
+use crate::bucket::FoundBucket;
 use crate::request::error::{ErrorCode, S3Result};
 use crate::request::operation::{BodyKind, OperationRow};
 use crate::request::query::QueryParameters;
@@ -26,6 +27,8 @@ pub(crate) struct S3Call {
     /// The headers, and those in the query of a presigned request.
     pub(crate) headers: HeaderMap,
     pub(crate) caller: Caller,
+    /// The bucket, once the caller is let in.
+    pub(crate) found: FoundBucket,
     pub(crate) payload: PayloadHash,
     /// Verifies the chunks of the body; taken with it.
     pub(crate) chunks: Option<ChunkSigner>,

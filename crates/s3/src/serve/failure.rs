@@ -3,6 +3,7 @@
 use shoal_engine::Error;
 use shoal_http::NoRoom;
 
+use crate::bucket::no_bucket;
 use crate::request::error::{ErrorCode, S3Error};
 
 /// An error of the store. A failed condition is answered where it was set.
@@ -10,6 +11,8 @@ pub(crate) fn failed(error: &Error) -> S3Error {
     let code = match error {
         Error::ConditionFailed { .. } => ErrorCode::PreconditionFailed,
         Error::Invalid(_) => ErrorCode::InvalidRequest,
+        Error::NoBucket(name) => return no_bucket(name),
+        Error::BucketNotEmpty(_) => ErrorCode::BucketNotEmpty,
         Error::Full { .. } | Error::NoRoom(_) => ErrorCode::InsufficientStorage,
         Error::Busy(_) => ErrorCode::SlowDown,
         Error::Closed => ErrorCode::ServiceUnavailable,
@@ -47,6 +50,8 @@ mod tests {
             (Error::Busy("x"), 503),
             (Error::full(1, 0), 507),
             (Error::Invalid("x".into()), 400),
+            (Error::NoBucket("x".into()), 404),
+            (Error::BucketNotEmpty("x".into()), 409),
             (Error::Unknown("x".into()), 500),
             (Error::Corrupt { what: "x".into(), block: 1 }, 500),
         ] {

@@ -28,8 +28,8 @@ use self::call::S3Call;
 use crate::answer::S3Answer;
 use crate::answer::body::S3Body;
 use crate::answer::result::absent;
+use crate::bucket::FoundBucket;
 use crate::bucket::operations as buckets;
-use crate::bucket::{BucketState, is_hidden};
 use crate::object::{change, copy, delete, get, put};
 use crate::request::error::{ErrorCode, S3Error, S3Result};
 use crate::request::headers::{check_expected_owner, check_headers, with_presigned};
@@ -73,9 +73,6 @@ impl Asked {
         }
         let host = headers.get(HOST).and_then(|host| host.to_str().ok());
         let target = BucketAndKey::parse(head.uri.path(), host, domains)?;
-        if target.bucket().is_some_and(is_hidden) {
-            return Err(ErrorCode::InvalidBucketName.into());
-        }
         let query = QueryParameters::parse(head.uri.query())?;
         let row = row_of(&head.method, &target, &query, &headers)?;
         if row.support == Support::Later {
@@ -94,11 +91,11 @@ impl S3State {
         asked: S3Result<Asked>,
         body: Incoming,
     ) -> S3Result<S3Answer> {
-        let call = self.admit((peer, flow), head, asked?, body)?;
+        let mut call = self.admit((peer, flow), head, asked?, body)?;
         mark(Stage::Started);
         let working = flow.working();
-        let bucket = self.allowed_bucket(&call).await?;
-        let answer = self.operate(call, bucket).await;
+        call.found = self.allowed_bucket(&call).await?;
+        let answer = self.operate(call).await;
         drop(working);
         answer
     }
@@ -135,6 +132,7 @@ impl S3State {
             query,
             headers,
             caller,
+            found: FoundBucket::default(),
             payload,
             chunks,
             body: Some(body),
@@ -142,31 +140,28 @@ impl S3State {
         })
     }
 
-    /// Checks the permissions of a request, and returns its bucket. A request about all buckets, and one that creates its bucket, has
-    /// none, and gets one of its caller.
+    /// Checks the permissions of a request, and finds its bucket. A request about all buckets, and one that creates its bucket, has none.
     ///
     /// # Errors
     /// `AccessDenied`, `NoSuchBucket`.
-    async fn allowed_bucket(&self, call: &S3Call) -> S3Result<Arc<BucketState>> {
+    async fn allowed_bucket(&self, call: &S3Call) -> S3Result<FoundBucket> {
         let allowed = check(call);
         if matches!(call.row.operation, S3Operation::ListBuckets | S3Operation::CreateBucket) {
-            return allowed.map(|()| Arc::new(BucketState::new(call.caller.id(), 0)));
+            return allowed.map(|()| FoundBucket::default());
         }
         // Who has no key learns nothing about buckets.
         if !call.caller.has_key() {
             allowed?;
             return Err(ErrorCode::AccessDenied.into());
         }
-        let found = self.buckets.find(&self.store, call.bucket()).await?;
-        let no_bucket = || S3Error::from(ErrorCode::NoSuchBucket).with("BucketName", call.bucket());
-        let bucket = found.ok_or_else(no_bucket)?;
+        let bucket = self.buckets.find(&self.store, call.bucket()).await?;
         allowed?;
-        check_expected_owner(&call.headers, &bucket.owner)?;
+        check_expected_owner(&call.headers, bucket.owner())?;
         Ok(bucket)
     }
 
     /// Runs the operation. Each has its future on the heap, so that a short one is not as large as the largest.
-    fn operate(&self, call: S3Call, bucket: Arc<BucketState>) -> BoxFuture<'_, S3Result<S3Answer>> {
+    fn operate(&self, call: S3Call) -> BoxFuture<'_, S3Result<S3Answer>> {
         use S3Operation as Of;
         if call.row.support == Support::Absent {
             return std::future::ready(absent(call.row.operation).map(S3Answer::xml)).boxed();
@@ -182,7 +177,7 @@ impl S3State {
             Of::GetObjectTagging => change::get_tags(self, call).boxed(),
             Of::PutObjectTagging | Of::DeleteObjectTagging => change::set_tags(self, call).boxed(),
             Of::ListObjects | Of::ListObjectsV2 | Of::ListObjectVersions => {
-                async move { buckets::list_objects(self, call, &bucket).await }.boxed()
+                buckets::list_objects(self, call).boxed()
             }
             Of::ListBuckets => buckets::list_buckets(self, call).boxed(),
             Of::CreateBucket => buckets::create_bucket(self, call).boxed(),

@@ -50,7 +50,7 @@ async fn buckets_of_objects_and_of_records_are_listed_together() {
     let again = Running::over(running.store.clone()).await;
     let mut client = again.client().await;
     assert_eq!(client.head("/abc").await.status, 200);
-    assert_eq!(client.get("/_shoal-s3/abc").await.error(), (400, "InvalidBucketName".to_owned()));
+    assert_eq!(client.get("/.shoal/bucket/abc").await.error(), (400, "InvalidBucketName".to_owned()));
 }
 
 #[tokio::test(flavor = "multi_thread")]
