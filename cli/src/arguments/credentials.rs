@@ -72,36 +72,41 @@ impl CredentialFiles {
         };
         self.all().map(stamp).collect()
     }
+}
 
-    /// Keeps `security` up to date with the files: checks them every second, and at once at SIGHUP. Unusable files are logged and change
-    /// nothing. Without files, nothing is checked, and SIGHUP changes nothing.
-    pub(crate) async fn watch(self, security: Security, mut hang_ups: Signal) {
-        let has_files = self.all().next().is_some();
-        let mut looks = interval(LOOK_PAUSE);
-        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        // Empty at first: the files may have changed while the store was opened.
-        let mut seen = Vec::new();
-        loop {
-            let asked = tokio::select! {
-                _ = hang_ups.recv() => true,
-                _ = looks.tick(), if has_files => false,
-            };
-            let now = self.stamps();
-            if !asked && now == seen {
-                continue;
+/// Keeps what frontends let in up to date with their files: checks them every second, and at once at SIGHUP. Unusable files are logged
+/// and change nothing. Without files, nothing is checked, and SIGHUP changes nothing.
+pub(crate) async fn watch(mut watched: Vec<(CredentialFiles, Security)>, mut hang_ups: Signal) {
+    watched.retain(|(files, _)| files.all().next().is_some());
+    let has_files = !watched.is_empty();
+    let mut looks = interval(LOOK_PAUSE);
+    looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    // Empty at first: the files may have changed while the store was opened.
+    let mut seen = Vec::new();
+    loop {
+        let asked = tokio::select! {
+            _ = hang_ups.recv() => true,
+            _ = looks.tick(), if has_files => false,
+        };
+        let now: Vec<_> = watched.iter().map(|(files, _)| files.stamps()).collect();
+        if !asked && now == seen {
+            continue;
+        }
+        seen = now;
+        if !has_files {
+            tracing::info!("SIGHUP: there are no files with credentials to be read again");
+            continue;
+        }
+        let mut failed = None;
+        for (files, security) in &watched {
+            match files.read() {
+                Ok(credentials) => security.replace(credentials),
+                Err(error) => failed = Some(error),
             }
-            seen = now;
-            if !has_files {
-                tracing::info!("SIGHUP: there are no files with credentials to be read again");
-                continue;
-            }
-            match self.read() {
-                Ok(credentials) => {
-                    security.replace(credentials);
-                    tracing::info!("the credentials were read again");
-                }
-                Err(error) => tracing::warn!("the credentials stay as they are: {error:#}"),
-            }
+        }
+        match failed {
+            None => tracing::info!("the credentials were read again"),
+            Some(error) => tracing::warn!("the credentials stay as they are: {error:#}"),
         }
     }
 }

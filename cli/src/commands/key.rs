@@ -31,7 +31,7 @@ within a second of a change. Clients show a key as `authorization: Bearer ID.SEC
 line) or AUTH ID SECRET (Redis), or sign with it (S3).";
 
 /// The file of keys, if no option names one.
-const DEFAULT_KEY_FILE: &str = "./shoal.keys";
+pub(crate) const DEFAULT_KEY_FILE: &str = "./shoal.keys";
 
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
@@ -223,6 +223,19 @@ fn list(file: &KeyFile, now_s: u64, json: bool) -> anyhow::Result<()> {
         output.line(&format!("{}  {end:<20}  {name}  ({})", entry.id, entry.allow.join("; ")))?;
     }
     output.finish()
+}
+
+/// Makes a file of keys with one key that may do everything. Returns false if there is a file already.
+pub(crate) fn make_first(path: &Path) -> anyhow::Result<bool> {
+    let now_s = SystemClock::default().wall_ns() / 1_000_000_000;
+    change(path, true, |file| {
+        // Another server may have made it meanwhile.
+        let is_new = file.entries.is_empty();
+        if is_new {
+            file.create(Some("made at the first start".to_owned()), vec!["all *".to_owned()], now_s, None)?;
+        }
+        Ok(is_new)
+    })
 }
 
 /// Changes the file of keys at `path`: it is replaced as a whole, by one process at a time. `may_create`: it need not exist.

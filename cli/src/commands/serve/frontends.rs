@@ -33,7 +33,7 @@ impl Frontends {
     /// Takes the addresses before the store is touched: if another server has one, nothing is created.
     pub(super) async fn bind(
         settings: &Settings,
-        security: &Security,
+        (security, of_s3): (&Security, &Security),
         metrics: &Arc<Metrics>,
     ) -> anyhow::Result<Self> {
         let listen = resolve(&settings.listen, DEFAULT_LISTEN).await?;
@@ -48,7 +48,15 @@ impl Frontends {
         let s3 = match &settings.s3 {
             Some(s3) => {
                 let listen = resolve(&s3.listen, DEFAULT_S3).await?;
-                Some(bind_s3((settings, s3), security, metrics, &listen)?)
+                match bind_s3((settings, s3), of_s3, metrics, &listen) {
+                    Err(error) if !s3.is_named && is_taken(&error) => {
+                        tracing::warn!(
+                            "S3 is off: another program listens on {DEFAULT_S3}; --s3 names another address"
+                        );
+                        None
+                    }
+                    bound => Some(bound?),
+                }
             }
             None => None,
         };
@@ -93,11 +101,6 @@ impl Frontends {
             let s3 = reachable(s3.addresses());
             if !s3.is_empty() && !security.is_encrypted() {
                 tracing::warn!("--insecure: S3 listens on {s3}, which other machines reach; {UNENCRYPTED}");
-            }
-            if !settings.asks_redis_keys() {
-                tracing::warn!(
-                    "S3 refuses every request, because there is no --key-file; `shoal key create --allow 'all *'` makes one with a key"
-                );
             }
         }
         let Some((redis, (_, options))) = redis.as_ref().zip(settings.resp.as_ref()) else { return };
@@ -247,6 +250,16 @@ fn bind_s3(
             Err(Usage(error.to_string()).into())
         }
         result => result.context("no server was started; --s3 names another address, or is off"),
+    }
+}
+
+/// Returns true if another program has the port.
+fn is_taken(error: &anyhow::Error) -> bool {
+    match error.downcast_ref() {
+        Some(S3ServeError::Listen(shoal_server::ListenError::System { error, .. })) => {
+            error.kind() == std::io::ErrorKind::AddrInUse
+        }
+        _ => false,
     }
 }
 

@@ -64,13 +64,22 @@ pub(super) struct Settings {
 /// The settings of the S3 frontend.
 pub(super) struct S3Settings {
     pub(super) listen: String,
+    /// An option names the address.
+    pub(super) is_named: bool,
     pub(super) region: String,
     pub(super) domains: Vec<String>,
 }
 
-/// The settings of the S3 frontend; `None` if it is off.
+/// The settings of the S3 frontend; `None` if it is off. It is on by default, unless credentials are asked for and none of them is a key.
 fn s3(arguments: &Arguments) -> Result<Option<S3Settings>, Usage> {
-    let Some(listen) = arguments.s3.clone().filter(|listen| listen != "off") else { return Ok(None) };
+    let asks_others = [&arguments.token_file, &arguments.tls_client_ca, &arguments.password_file];
+    let has_default = arguments.key_file.is_some() || asks_others.iter().all(|file| file.is_none());
+    let (listen, is_named) = match &arguments.s3 {
+        Some(listen) if listen == "off" => return Ok(None),
+        Some(listen) => (listen.clone(), true),
+        None if has_default => (DEFAULT_S3.to_owned(), false),
+        None => return Ok(None),
+    };
     let region = arguments.s3_region.clone().unwrap_or_else(|| shoal_s3::DEFAULT_REGION.to_owned());
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_".contains(&byte);
     if region.is_empty() || !region.bytes().all(is_plain) {
@@ -78,7 +87,12 @@ fn s3(arguments: &Arguments) -> Result<Option<S3Settings>, Usage> {
             "--s3-region {region:?}: write letters, digits and hyphens, as us-east-1"
         )));
     }
-    Ok(Some(S3Settings { listen, region, domains: arguments.s3_domain.clone().unwrap_or_default() }))
+    Ok(Some(S3Settings {
+        listen,
+        is_named,
+        region,
+        domains: arguments.s3_domain.clone().unwrap_or_default(),
+    }))
 }
 
 fn refuse_former_variable() -> anyhow::Result<()> {

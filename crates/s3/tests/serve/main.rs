@@ -7,4 +7,5 @@ mod conditions;
 mod lists;
 mod objects;
 mod permissions;
+mod race;
 mod support;

@@ -1,0 +1,72 @@
+//! The keys of S3 clients if no --key-file names them: a file beside the data file, which the first start makes with one key that may
+//! do everything. Its rights are those of its owner, who may open the data file as well.
+//!
+//! Only S3 uses this file: its requests are signed, so it needs a key, while gRPC and the Redis protocol let in every caller on
+//! this machine until the operator gives a --key-file. It exists only if no other machine reaches the address of S3.
+
+use std::path::{Path, PathBuf};
+
+use shoal_s3::{DEFAULT_REGION, S3Server};
+use shoal_server::Security;
+
+use super::settings::{DEFAULT_S3, Settings};
+use crate::arguments::credentials::CredentialFiles;
+use crate::commands::key::{DEFAULT_KEY_FILE, make_first};
+
+/// The name of the file.
+const NAME: &str = "shoal.keys";
+
+/// The file of keys beside the data file; `None` if another one is named, or if the data is no file of a folder.
+fn path_of(settings: &Settings) -> Option<PathBuf> {
+    let is_device = settings.data.metadata().is_ok_and(|metadata| !metadata.is_file());
+    (settings.credentials.keys.is_none() && !is_device).then(|| settings.data.with_file_name(NAME))
+}
+
+/// Lets the holders of keys in the file beside the data file in, which it makes if there is none. Returns the files to be watched. A
+/// file that cannot be made or read is logged, and S3 refuses every request until it can.
+pub(super) fn use_own(
+    settings: &Settings,
+    server: &S3Server,
+    security: &Security,
+) -> Option<CredentialFiles> {
+    let is_local = server.addresses().iter().all(|address| address.ip().to_canonical().is_loopback());
+    let Some(path) = path_of(settings).filter(|_| is_local) else {
+        if settings.credentials.keys.is_none() {
+            tracing::warn!(
+                "S3 refuses every request, because there is no --key-file; `shoal key create --allow 'all *'` makes one with a key"
+            );
+        }
+        return None;
+    };
+    let files = CredentialFiles { keys: Some(path.clone()), ..settings.credentials.clone() };
+    match make(&path).and_then(|()| files.read()) {
+        Ok(credentials) => security.replace(credentials),
+        Err(error) => tracing::warn!("S3 refuses every request: {error:#}"),
+    }
+    Some(files)
+}
+
+fn make(path: &Path) -> anyhow::Result<()> {
+    if path.try_exists()? || !make_first(path)? {
+        return Ok(());
+    }
+    tracing::info!("{} has a new key for S3, which may do everything", path.display());
+    Ok(())
+}
+
+/// The command that gives a shell the environment of programs that speak S3.
+pub(super) fn command(settings: &Settings, server: &S3Server, keys: &Path) -> String {
+    let mut command = String::from("shoal key env");
+    if keys != Path::new(DEFAULT_KEY_FILE) {
+        command += &format!(" --key-file {}", keys.display());
+    }
+    let scheme = if server.is_encrypted() { "https" } else { "http" };
+    let address = server.addresses().first().map(ToString::to_string).unwrap_or_default();
+    if scheme == "https" || address != DEFAULT_S3 {
+        command += &format!(" --endpoint {scheme}://{address}");
+    }
+    if let Some(s3) = settings.s3.as_ref().filter(|s3| s3.region != DEFAULT_REGION) {
+        command += &format!(" --region {}", s3.region);
+    }
+    format!("eval \"$({command})\"")
+}
