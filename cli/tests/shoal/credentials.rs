@@ -12,7 +12,7 @@ use shoal_testkit::wait::eventually;
 use crate::harness::{Done, Process, command, run, text_of};
 
 /// A key, as `create` and `rotate` print it.
-fn key_of(done: &Done) -> (String, String) {
+pub(crate) fn key_of(done: &Done) -> (String, String) {
     assert_eq!(done.code, 0, "{}", done.stderr);
     let key = done.json();
     (key["id"].as_str().unwrap().to_owned(), key["secret"].as_str().unwrap().to_owned())
@@ -25,7 +25,7 @@ fn secret_file(path: &Path, text: &str) -> String {
 }
 
 /// All answers of the Redis frontend to these lines.
-fn resp(port: &str, lines: &str) -> String {
+pub(crate) fn resp(port: &str, lines: &str) -> String {
     let mut stream = TcpStream::connect(format!("127.0.0.1:{port}")).unwrap();
     stream.write_all(format!("{lines}\r\nQUIT\r\n").as_bytes()).unwrap();
     let mut answers = String::new();
@@ -102,39 +102,6 @@ fn keys_let_clients_in_while_the_server_runs() {
         assert!(!log.contains(secret.as_str()), "{log}");
     }
     assert!(log.contains("the credentials stay as they are") && log.contains("key 2"), "{log}");
-}
-
-#[test]
-fn s3_is_served_to_holders_of_keys() {
-    let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("shoal.keys");
-    let on_file = |words: &[&str]| run(&[&["key"], words, &["--key-file", text_of(&file)]].concat());
-    let (id, secret) = key_of(&on_file(&["create", "--allow", "all *", "--json"]));
-    let mut serve = command(&["serve", "--listen", "127.0.0.1:0", "--size", "256M", "--cache", "16M"]);
-    serve.args(["--resp", "off", "--s3", "127.0.0.1:0", "--s3-region", "here"]);
-    serve.args(["--data", text_of(&folder.path().join("data")), "--key-file", text_of(&file)]);
-    let mut server = Process::start(serve);
-    let address = format!("127.0.0.1:{}", server.says("S3    http://127.0.0.1:"));
-    let mut stream = TcpStream::connect(&address).unwrap();
-    stream.write_all(b"GET /b/k HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").unwrap();
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).unwrap();
-    assert!(answer.starts_with("HTTP/1.1 403") && answer.contains("AccessDenied"), "{answer}");
-    server.stop();
-
-    let endpoint = format!("http://{address}");
-    let environment = on_file(&["env", "--endpoint", &endpoint, "--region", "here"]);
-    let printed = environment.text();
-    for (name, value) in [
-        ("AWS_ACCESS_KEY_ID", &*id),
-        ("AWS_SECRET_ACCESS_KEY", &secret),
-        ("AWS_ENDPOINT_URL", &endpoint),
-        ("AWS_REGION", "here"),
-    ] {
-        assert!(printed.contains(&format!("export {name}='{value}'\n")), "{printed}");
-    }
-    assert_eq!(on_file(&["env", "nobody"]).code, 3);
-    assert_eq!(run(&["serve", "--s3", "127.0.0.1:0", "--s3-region", "a b"]).code, 2);
 }
 
 #[test]

@@ -313,6 +313,37 @@ mod tests {
         find(method, path, query, headers).unwrap().operation.name()
     }
 
+    /// The table in the clients' page.
+    fn documented() -> String {
+        let mut text = "| operation | request | grant | |\n|---|---|---|---|\n".to_owned();
+        for row in OPERATIONS {
+            let path = match row.level {
+                TargetLevel::Service => "/",
+                TargetLevel::Bucket => "/BUCKET",
+                TargetLevel::Object => "/BUCKET/KEY",
+            };
+            let marker = if row.marker.is_empty() { String::new() } else { format!("?{}", row.marker) };
+            let header = if row.header.is_empty() { String::new() } else { format!(" with {}", row.header) };
+            let answer = match row.support {
+                Support::Served => "",
+                Support::Later => "later",
+                Support::Absent => "none",
+            };
+            let (name, method, action) = (row.operation.name(), row.method, row.action.name());
+            text += &format!("| {name} | {method} {path}{marker}{header} | {action} | {answer} |\n");
+        }
+        text
+    }
+
+    /// A failure prints the table to be copied.
+    #[test]
+    fn the_table_of_the_page_is_the_one_of_the_code() {
+        let page = include_str!("../../../../docs/clients/s3.md");
+        let table = page.split_once("<!-- table: operations -->\n").unwrap().1;
+        let table = table.split_once("\n\n").unwrap().0;
+        assert!(format!("{table}\n") == documented(), "{}", documented());
+    }
+
     #[test]
     fn each_row_is_found_by_its_own_request() {
         for row in OPERATIONS {

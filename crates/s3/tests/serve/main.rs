@@ -1,5 +1,6 @@
 //! The S3 frontend over a loopback port, with a small client that signs.
 
+mod abuse;
 mod access;
 mod bodies;
 mod buckets;

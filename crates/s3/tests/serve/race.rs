@@ -25,8 +25,12 @@ async fn one_of_a_thousand_creators_over_all_frontends_wins() {
     let client = ConnectOptions::new(grpc.address().to_string());
     tokio::spawn(grpc.run(running.store.clone(), std::future::pending()));
     let client = Client::connect(client).await.unwrap();
-    let options =
-        RedisOptions { listen: any_port, bucket: "bkt".to_owned(), threads: Some(2), ..RedisOptions::default() };
+    let options = RedisOptions {
+        listen: any_port,
+        bucket: "bkt".to_owned(),
+        threads: Some(2),
+        ..RedisOptions::default()
+    };
     let redis = RedisServer::bind(options).unwrap();
     let redis_address = redis.address();
     let _redis = redis.start(running.store.clone(), Environment::default()).unwrap();
@@ -39,7 +43,8 @@ async fn one_of_a_thousand_creators_over_all_frontends_wins() {
                 let mut client = running.client().await;
                 racers.spawn(async move {
                     ready.wait().await;
-                    let put = client.send("PUT", "/bkt/race", &[("if-none-match", "*")], value.as_bytes()).await;
+                    let put =
+                        client.send("PUT", "/bkt/race", &[("if-none-match", "*")], value.as_bytes()).await;
                     assert!([200, 412].contains(&put.status), "{put:?}");
                     (put.status == 200, value)
                 });
@@ -69,7 +74,8 @@ async fn one_of_a_thousand_creators_over_all_frontends_wins() {
         }
     }
     let results = in_time("the race", racers.join_all()).await;
-    let winners: Vec<String> = results.into_iter().filter(|(wins, _)| *wins).map(|(_, value)| value).collect();
+    let winners: Vec<String> =
+        results.into_iter().filter(|(wins, _)| *wins).map(|(_, value)| value).collect();
     assert_eq!(winners.len(), 1, "{winners:?}");
     assert_eq!(running.client().await.get("/bkt/race").await.text(), winners[0]);
 }

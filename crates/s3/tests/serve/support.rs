@@ -48,19 +48,29 @@ impl Running {
         Self::with_keys(store, KeyFile::default()).await
     }
 
+    /// On a new store, within these limits.
+    pub(crate) async fn with_limits(limits: ServerLimits) -> Self {
+        Self::within(StoreKit::new(128 << 10).in_memory(), KeyFile::default(), limits).await
+    }
+
     /// With the keys of `file` besides the one that may do everything.
-    pub(crate) async fn with_keys(store: Store, mut file: KeyFile) -> Self {
+    pub(crate) async fn with_keys(store: Store, file: KeyFile) -> Self {
+        Self::within(store, file, ServerLimits::default()).await
+    }
+
+    async fn within(store: Store, mut file: KeyFile, limits: ServerLimits) -> Self {
         let key = created(&mut file, "all *");
         let security = Security::new(credentials(&file));
         let options = S3Options {
             listen: "127.0.0.1:0".parse().unwrap(),
             security: security.clone(),
             domains: vec!["s3.test".to_owned()],
+            limits: limits.clone(),
             ..S3Options::default()
         };
         let server = S3Server::bind(options).unwrap();
         let address = server.addresses()[0];
-        let capacity = Capacity::new(&ServerLimits::default());
+        let capacity = Capacity::new(&limits);
         tokio::spawn(server.run(store.clone(), capacity, std::future::pending()));
         Self { address, store, file, security, key }
     }
