@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use shoal_metrics::{
-    FrontendMetrics, Marks, Operation, RefusalCause, RequestResult, SlowRequest, with_marks,
+    FrontendMetrics, Marks, Noted, Operation, RefusalCause, RequestResult, SlowRequest, with_marks,
 };
 
 use crate::flow::ConnectionFlow;
@@ -23,7 +23,8 @@ pub struct Timer {
     peer: SocketAddr,
     marks: Marks,
     was_polled: bool,
-    key: Option<Box<[u8]>>,
+    /// For a log of all requests.
+    noted: Option<Box<Noted>>,
 }
 
 impl Timer {
@@ -40,7 +41,7 @@ impl Timer {
         }
         let marks = Marks {
             began_ns: flow.turn_ns(|| metrics.now_ns()),
-            wants_key: metrics.logs_access(),
+            wants_notes: metrics.logs_requests(),
             ..Marks::default()
         };
         let (operation, name) = operation();
@@ -51,20 +52,17 @@ impl Timer {
             peer,
             marks,
             was_polled: false,
-            key: None,
+            noted: None,
         })
     }
 
     /// Polls the handler of the request, which may set its marks.
     pub fn poll<F: Future>(&mut self, handler: Pin<&mut F>, context: &mut Context<'_>) -> Poll<F::Output> {
         let is_first = !std::mem::replace(&mut self.was_polled, true);
-        let (polled, key) = with_marks(&mut self.marks, || handler.poll(context));
+        let polled = with_marks(&mut self.marks, &mut self.noted, || handler.poll(context));
         // The first poll is in the turn in which the request came, so a part that starts in it has the request's start.
         let began_ns = self.marks.began_ns;
         self.marks.settle(|| if is_first { began_ns } else { self.metrics.now_ns() });
-        if let Some(key) = key {
-            self.key = Some(key.into());
-        }
         polled
     }
 
@@ -88,7 +86,7 @@ impl Timer {
         }
         let ended_ns = metrics.now_ns();
         let took_ns = ended_ns.saturating_sub(self.marks.began_ns);
-        if metrics.add(operation, result, took_ns, 1) || metrics.logs_access() {
+        if metrics.add(operation, result, took_ns, 1) || metrics.logs_requests() {
             self.say(result, ended_ns);
         }
     }
@@ -97,10 +95,10 @@ impl Timer {
     fn say(&self, result: RequestResult, ended_ns: u64) {
         self.metrics.say(&SlowRequest {
             operation: self.name.rsplit('/').next().unwrap_or_default(),
-            key: self.key.as_deref(),
+            noted: self.noted.as_deref(),
             times: 1,
             result: result.word(),
-            peer: &self.peer,
+            peer: self.peer,
             marks: self.marks,
             ended_ns,
         });

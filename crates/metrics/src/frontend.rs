@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use shoal_base::{Clock, SystemClock};
 
+use crate::audit::AuditLog;
 use crate::request::{Operation, RefusalCause, RequestResult};
 use crate::requests::{RequestCounts, Requests, Sum};
 use crate::slow::SlowRequest;
@@ -39,7 +40,7 @@ pub struct FrontendMetrics {
     is_on: bool,
     /// A request of this duration or longer is slow and gets a line in the log; `u64::MAX`: none is.
     slow_ns: u64,
-    logs_access: bool,
+    logs: RequestLogs,
     clock: SystemClock,
     requests: Requests,
     received_bytes: Sum,
@@ -56,12 +57,12 @@ impl std::fmt::Debug for FrontendMetrics {
 }
 
 impl FrontendMetrics {
-    fn new(name: &'static str, is_on: bool, slow_ns: u64, logs_access: bool) -> Self {
+    fn new(name: &'static str, is_on: bool, slow_ns: u64, logs: RequestLogs) -> Self {
         Self {
             name,
             is_on,
             slow_ns,
-            logs_access,
+            logs,
             clock: SystemClock::default(),
             requests: Requests::default(),
             received_bytes: Sum::default(),
@@ -78,16 +79,16 @@ impl FrontendMetrics {
         self.name
     }
 
-    /// Returns true if requests are timed: without counts, slow requests and an access log, no clock is read.
+    /// Returns true if requests are timed: without counts, slow requests and a log of all requests, no clock is read.
     #[must_use]
     pub fn is_timing(&self) -> bool {
-        self.is_on || self.slow_ns < u64::MAX || self.logs_access
+        self.is_on || self.slow_ns < u64::MAX || self.logs_requests()
     }
 
-    /// Returns true if each request is written to the log.
+    /// Returns true if each request is written to a log.
     #[must_use]
-    pub fn logs_access(&self) -> bool {
-        self.logs_access
+    pub fn logs_requests(&self) -> bool {
+        self.logs.access || self.logs.audit.is_some()
     }
 
     /// Now, on the clock of this frontend's durations.
@@ -105,10 +106,13 @@ impl FrontendMetrics {
         ns >= self.slow_ns
     }
 
-    /// Writes a request to the log: every one with an access log, and slow ones.
+    /// Writes a request to the logs: every one with an access log or an audit log, and slow ones.
     pub fn say(&self, request: &SlowRequest<'_>) {
-        if self.logs_access {
+        if self.logs.access {
             request.say_access(self.name);
+        }
+        if let Some(audit) = &self.logs.audit {
+            audit.add(self.name, request);
         }
         if request.took_ns() >= self.slow_ns {
             request.say_slow(self.name);
@@ -194,7 +198,17 @@ impl FrontendMetrics {
 pub struct Metrics {
     is_on: bool,
     frontends: [Arc<FrontendMetrics>; 3],
+    audit: Option<Arc<AuditLog>>,
     memory: OnceLock<MemoryParts>,
+}
+
+/// The logs that have a line for each request.
+#[derive(Clone, Debug, Default)]
+pub struct RequestLogs {
+    /// A line in the server's log.
+    pub access: bool,
+    /// A line in the audit log.
+    pub audit: Option<Arc<AuditLog>>,
 }
 
 /// The division of a server's memory: all that it may take, and the most of each part, in bytes.
@@ -209,23 +223,30 @@ pub struct MemoryParts {
 impl Default for Metrics {
     /// Everything is counted, and nothing is logged.
     fn default() -> Self {
-        Self::new(true, None, false)
+        Self::new(true, None, RequestLogs::default())
     }
 }
 
 impl Metrics {
-    /// Counts if `is_on`. Requests of `slow` or longer get a line in the log; with `logs_access` every request does.
+    /// Counts if `is_on`. Requests of `slow` or longer get a line in the log.
     #[must_use]
-    pub fn new(is_on: bool, slow: Option<Duration>, logs_access: bool) -> Self {
+    pub fn new(is_on: bool, slow: Option<Duration>, logs: RequestLogs) -> Self {
         let slow_ns = slow.map_or(u64::MAX, |slow| u64::try_from(slow.as_nanos()).unwrap_or(u64::MAX));
-        let frontend = |name| Arc::new(FrontendMetrics::new(name, is_on, slow_ns, logs_access));
-        Self { is_on, frontends: ["grpc", "redis", "s3"].map(frontend), memory: OnceLock::new() }
+        let frontend = |name| Arc::new(FrontendMetrics::new(name, is_on, slow_ns, logs.clone()));
+        let frontends = ["grpc", "redis", "s3"].map(frontend);
+        Self { is_on, frontends, audit: logs.audit, memory: OnceLock::new() }
     }
 
     /// Returns true if anything is counted.
     #[must_use]
     pub fn is_on(&self) -> bool {
         self.is_on
+    }
+
+    /// The audit log, if there is one.
+    #[must_use]
+    pub fn audit(&self) -> Option<&AuditLog> {
+        self.audit.as_deref()
     }
 
     /// Sets the division of the server's memory, once.
@@ -269,13 +290,13 @@ mod tests {
 
     #[test]
     fn switched_off_metrics_count_nothing() {
-        let off = Metrics::new(false, None, false);
+        let off = Metrics::new(false, None, RequestLogs::default());
         let frontend = off.redis();
         assert!(!frontend.is_timing());
         assert!(!frontend.add(Operation::Get, RequestResult::Ok, u64::MAX - 1, 1));
         frontend.add_received(5);
         assert!(frontend.requests().is_empty() && frontend.bytes() == (0, 0));
-        let slow = Metrics::new(false, Some(Duration::from_millis(5)), false);
+        let slow = Metrics::new(false, Some(Duration::from_millis(5)), RequestLogs::default());
         assert!(slow.grpc().is_timing());
         assert!(slow.grpc().add(Operation::Get, RequestResult::Ok, 5_000_000, 1));
         assert!(!slow.grpc().add(Operation::Get, RequestResult::Ok, 4_999_999, 1));

@@ -5,7 +5,10 @@
 //! mark only if one was set.
 
 use std::cell::Cell;
+use std::net::SocketAddr;
 use std::time::Duration;
+
+use shoal_frontend::access::PrincipalId;
 
 /// Bytes of a key that the log shows.
 const KEY_BYTES_SHOWN: usize = 256;
@@ -21,8 +24,8 @@ pub struct Marks {
     pub placed_ns: u64,
     /// Its work was over: a write is durable.
     pub done_ns: u64,
-    /// True if the log will show the key ([`note_key`]).
-    pub wants_key: bool,
+    /// True if a log of all requests will show the key and the caller ([`note_key`], [`note_caller`]).
+    pub wants_notes: bool,
 }
 
 /// The value of a mark that is set and has no time yet.
@@ -52,19 +55,35 @@ pub enum Stage {
 
 thread_local! {
     static MARKS: Cell<Option<Marks>> = const { Cell::new(None) };
-    static KEY: Cell<Option<Vec<u8>>> = const { Cell::new(None) };
+    static NOTED: Cell<Option<Box<Noted>>> = const { Cell::new(None) };
 }
 
-/// Runs `work` with the marks of its request, which it may set; also returns the key that it noted.
-pub fn with_marks<T>(marks: &mut Marks, work: impl FnOnce() -> T) -> (T, Option<Vec<u8>>) {
+/// The parts of a request that only a log of all requests has.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Noted {
+    /// The bucket; empty if the request names none.
+    pub bucket: String,
+    /// The first key; empty if the request names none.
+    pub key: Vec<u8>,
+    /// The number of keys.
+    pub keys: u64,
+    /// The caller, if it was let in.
+    pub caller: Option<PrincipalId>,
+}
+
+/// Runs `work` with the marks of its request, which it may set, and adds its notes to `noted`.
+pub fn with_marks<T>(marks: &mut Marks, noted: &mut Option<Box<Noted>>, work: impl FnOnce() -> T) -> T {
     // A request inside of another has separate marks: the outer one's are restored afterwards.
     let before = MARKS.replace(Some(*marks));
+    let noted_before = if marks.wants_notes { NOTED.replace(noted.take()) } else { None };
     let result = work();
     if let Some(set) = MARKS.replace(before) {
         *marks = set;
     }
-    let key = if marks.wants_key { KEY.take() } else { None };
-    (result, key)
+    if marks.wants_notes {
+        *noted = NOTED.replace(noted_before);
+    }
+    result
 }
 
 /// Marks that the running request reached `part`; the first call of each counts. [`Marks::settle`] adds the time.
@@ -80,11 +99,27 @@ pub fn mark(part: Stage) {
     }
 }
 
-/// Notes the key of the running request; the last call counts.
-pub fn note_key(key: &[u8]) {
-    if MARKS.get().is_some_and(|marks| marks.wants_key) {
-        KEY.set(Some(key.get(..KEY_BYTES_SHOWN).unwrap_or(key).to_vec()));
+fn note(set: impl FnOnce(&mut Noted)) {
+    if MARKS.get().is_some_and(|marks| marks.wants_notes) {
+        let mut noted = NOTED.take().unwrap_or_default();
+        set(&mut noted);
+        NOTED.set(Some(noted));
     }
+}
+
+/// Notes the bucket and a key of the running request; the key is empty in a request about the bucket.
+pub fn note_key(bucket: &str, key: &[u8]) {
+    note(|noted| {
+        if noted.keys == 0 {
+            (noted.bucket, noted.key) = (bucket.to_owned(), key.to_vec());
+        }
+        noted.keys += u64::from(!key.is_empty() && (noted.keys == 0 || noted.key != key));
+    });
+}
+
+/// Notes the caller of the running request.
+pub fn note_caller(caller: &PrincipalId) {
+    note(|noted| noted.caller = Some(caller.clone()));
 }
 
 /// A request for a line of the log.
@@ -92,14 +127,14 @@ pub fn note_key(key: &[u8]) {
 pub struct SlowRequest<'a> {
     /// The operation, in the words of its protocol.
     pub operation: &'a str,
-    /// The key, or its beginning, if it is known.
-    pub key: Option<&'a [u8]>,
+    /// Its notes, if there is a log of all requests.
+    pub noted: Option<&'a Noted>,
     /// The number of requests with these times.
     pub times: u64,
     /// Its result.
     pub result: &'static str,
     /// The peer.
-    pub peer: &'a dyn std::fmt::Display,
+    pub peer: SocketAddr,
     /// Its moments.
     pub marks: Marks,
     /// The moment at which its answer had left, or waited only for its client.
@@ -130,7 +165,9 @@ impl SlowRequest<'_> {
     }
 
     fn key(&self) -> String {
-        self.key.map_or_else(String::new, |key| format!(" {}", key.escape_ascii()))
+        let key = self.noted.map_or(&[][..], |noted| &noted.key);
+        let shown = key.get(..KEY_BYTES_SHOWN).unwrap_or(key);
+        if shown.is_empty() { String::new() } else { format!(" {}", shown.escape_ascii()) }
     }
 
     pub(crate) fn say_access(&self, frontend: &str) {
@@ -175,10 +212,10 @@ mod tests {
     fn parts(marks: Marks, ended_ns: u64) -> [u64; 4] {
         let request = SlowRequest {
             operation: "get",
-            key: None,
+            noted: None,
             times: 1,
             result: "ok",
-            peer: &"someone",
+            peer: ([127, 0, 0, 1], 1).into(),
             marks,
             ended_ns,
         };
@@ -187,7 +224,7 @@ mod tests {
 
     #[test]
     fn stages_add_up_to_total() {
-        let all = Marks { began_ns: 100, started_ns: 110, placed_ns: 130, done_ns: 170, wants_key: false };
+        let all = Marks { began_ns: 100, started_ns: 110, placed_ns: 130, done_ns: 170, wants_notes: false };
         assert_eq!(parts(all, 180), [10, 20, 40, 10]);
         assert_eq!(parts(Marks { placed_ns: 0, ..all }, 180), [10, 60, 0, 10]);
         assert_eq!(parts(Marks { began_ns: 100, ..Marks::default() }, 180), [0, 80, 0, 0]);
@@ -197,22 +234,26 @@ mod tests {
     #[test]
     fn marks_belong_to_running_request() {
         mark(Stage::Started);
-        note_key(b"of nobody");
-        let (mut outer, mut inner) = (Marks { wants_key: true, ..Marks::default() }, Marks::default());
-        let (_, key) = with_marks(&mut outer, || {
-            with_marks(&mut inner, || {
+        note_key("b", b"of nobody");
+        let (mut outer, mut inner) = (Marks { wants_notes: true, ..Marks::default() }, Marks::default());
+        let (mut noted, mut unwanted) = (None, None);
+        with_marks(&mut outer, &mut noted, || {
+            note_caller(&PrincipalId::Password);
+            with_marks(&mut inner, &mut unwanted, || {
                 mark(Stage::Started);
-                note_key(b"not wanted");
+                note_key("b", b"not wanted");
             });
-            note_key(b"k");
             mark(Stage::Placed);
         });
-        assert_eq!(key, Some(b"k".to_vec()));
+        with_marks(&mut outer, &mut noted, || [b"k", b"k", b"l"].map(|key| note_key("b", key)));
+        let caller = Some(PrincipalId::Password);
+        let expected = Noted { bucket: "b".into(), key: b"k".to_vec(), keys: 2, caller };
+        assert_eq!((noted, unwanted), (Some(Box::new(expected)), None));
         inner.settle(|| 5);
         outer.settle(|| 7);
         assert_eq!(inner, Marks { started_ns: 5, ..Marks::default() });
-        assert_eq!(outer, Marks { placed_ns: 7, wants_key: true, ..Marks::default() });
-        with_marks(&mut outer, || mark(Stage::Placed));
+        assert_eq!(outer, Marks { placed_ns: 7, wants_notes: true, ..Marks::default() });
+        with_marks(&mut outer, &mut None, || mark(Stage::Placed));
         outer.settle(|| unreachable!("the first one counts"));
     }
 }

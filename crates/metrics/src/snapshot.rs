@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use shoal_engine::{Store, StoreStat};
 
+use crate::audit::AuditLog;
 use crate::frontend::{Connections, FrontendMetrics, MemoryParts, Metrics};
 use crate::process::Usage;
 use crate::request::RefusalCause;
@@ -40,6 +41,8 @@ pub(crate) struct Snapshot {
     stat: Option<Box<StoreStat>>,
     pub(crate) process: Usage,
     pub(crate) memory: MemoryParts,
+    /// Lines that the audit log lost, if there is one.
+    pub(crate) audit_lost: Option<u64>,
 }
 
 impl Snapshot {
@@ -71,6 +74,7 @@ impl Source {
             stat: self.store.as_ref().map(|store| Box::new(store.stat())),
             process: Usage::now(),
             memory: self.metrics.memory().cloned().unwrap_or_default(),
+            audit_lost: self.metrics.audit().map(AuditLog::lost),
         }
     }
 }

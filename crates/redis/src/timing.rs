@@ -7,12 +7,9 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use shoal_metrics::{FrontendMetrics, Marks, Operation, RequestResult, SlowRequest};
+use shoal_metrics::{FrontendMetrics, Marks, Noted, Operation, RequestResult, SlowRequest};
 
 use crate::answer::Answer;
-
-/// Bytes of a key that the log shows.
-const KEY_BYTES_SHOWN: usize = 256;
 
 /// The times of a command, from its arrival on.
 #[derive(Clone, Default)]
@@ -21,15 +18,15 @@ pub(crate) struct Timed {
     pub name: Option<&'static str>,
     pub operation: Option<Operation>,
     pub marks: Marks,
-    /// Its first key, for the access log.
-    pub key: Option<Arc<[u8]>>,
+    /// Its caller and its first key, for a log of all requests.
+    pub noted: Option<Arc<Noted>>,
 }
 
 impl Timed {
     /// The command `name` of the table, which arrived at `came_ns` and starts now.
     pub(crate) fn new(name: &'static str, operation: Operation, came_ns: u64, now_ns: u64) -> Self {
         let marks = Marks { began_ns: came_ns, started_ns: now_ns, ..Marks::default() };
-        Self { name: Some(name), operation: Some(operation), marks, key: None }
+        Self { name: Some(name), operation: Some(operation), marks, noted: None }
     }
 
     /// Returns true if both are counted together.
@@ -42,14 +39,9 @@ impl Timed {
         is_same_name
             && self.operation == other.operation
             && self.marks == other.marks
-            && self.key.is_none()
-            && other.key.is_none()
+            && self.noted.is_none()
+            && other.noted.is_none()
     }
-}
-
-/// The key as the log shows it.
-pub(crate) fn shown_key(key: &[u8]) -> Arc<[u8]> {
-    key.get(..KEY_BYTES_SHOWN).unwrap_or(key).into()
 }
 
 /// Commands of one kind answered in this turn.
@@ -102,14 +94,14 @@ impl TurnFigures {
         for (peer, Finished { timed, result, times }) in self.finished.drain(..) {
             let operation = timed.operation.unwrap_or(Operation::Other);
             let took_ns = ended_ns.saturating_sub(timed.marks.began_ns);
-            if metrics.add(operation, result, took_ns, times) || metrics.logs_access() {
+            if metrics.add(operation, result, took_ns, times) || metrics.logs_requests() {
                 say(metrics, peer, &timed, (result, times), ended_ns);
             }
         }
     }
 }
 
-/// Writes commands to the log: slow ones, and every one with an access log.
+/// Writes commands to the logs: slow ones, and every one with a log of all requests.
 #[cold]
 fn say(
     metrics: &FrontendMetrics,
@@ -120,10 +112,10 @@ fn say(
 ) {
     let request = SlowRequest {
         operation: timed.name.unwrap_or("(unknown)"),
-        key: timed.key.as_deref(),
+        noted: timed.noted.as_deref(),
         times,
         result: result.word(),
-        peer: &peer,
+        peer,
         marks: timed.marks,
         ended_ns,
     };

@@ -99,6 +99,11 @@ impl Caller {
         Action::ALL.into_iter().any(may)
     }
 
+    /// It as the party of its grants.
+    pub(crate) fn principal(&self) -> Option<&Principal> {
+        self.0.as_ref().map(|(_, principal)| principal)
+    }
+
     /// Returns true if it has signed with a key.
     pub(crate) fn has_key(&self) -> bool {
         self.0.is_some()

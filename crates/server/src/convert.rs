@@ -18,8 +18,9 @@ pub(crate) fn bucket(bucket: &str) -> &str {
 }
 
 pub(crate) fn object_key(bucket_name: &str, key: &[u8]) -> Result<ObjectKey, Failure> {
-    note_key(key);
-    ObjectKey::new(bucket(bucket_name), key).map_err(|error| Failure::of(&error))
+    let bucket = bucket(bucket_name);
+    note_key(bucket, key);
+    ObjectKey::new(bucket, key).map_err(|error| Failure::of(&error))
 }
 
 pub(crate) fn rules(rules: Option<v1::RejectRules>) -> RejectRules {

@@ -5,8 +5,10 @@ use std::sync::Arc;
 
 use http::HeaderMap;
 use shoal_api::{Method, key_value as kv, v1};
+use shoal_engine::ObjectKey;
+use shoal_frontend::access::{Principal, PrincipalId};
 use shoal_http::Timer;
-use shoal_metrics::{Marks, Metrics, Operation, RequestResult, SlowRequest};
+use shoal_metrics::{Marks, Metrics, Noted, Operation, RequestResult, SlowRequest};
 use tonic::Status;
 
 /// The metrics' operation of the method at `path`, and the path as a constant.
@@ -73,15 +75,25 @@ pub(crate) fn answered(mut timer: Timer, head: &HeaderMap, is_stream: bool) -> O
 pub(crate) struct StreamTimer {
     metrics: Arc<Metrics>,
     peer: SocketAddr,
+    /// The caller, if there is a log of all requests.
+    caller: Option<PrincipalId>,
     /// The arrival of the current message.
     pub(crate) message_ns: u64,
-    /// Operations that ended in this turn: kind, result, arrival and number.
-    ended: Vec<(Operation, RequestResult, u64, u64)>,
+    /// Operations that ended in this turn: kind, result, arrival and number; and the notes of one.
+    ended: Vec<(Operation, RequestResult, u64, u64, Option<Box<Noted>>)>,
 }
 
 impl StreamTimer {
-    pub(crate) fn new(metrics: Arc<Metrics>, peer: SocketAddr) -> Self {
-        Self { metrics, peer, message_ns: 0, ended: Vec::new() }
+    pub(crate) fn new(metrics: Arc<Metrics>, peer: SocketAddr, caller: &Principal) -> Self {
+        let caller = metrics.grpc().logs_requests().then(|| caller.identity().clone());
+        Self { metrics, peer, caller, message_ns: 0, ended: Vec::new() }
+    }
+
+    /// The notes of an operation on this key, if there is a log of all requests.
+    pub(crate) fn noted(&self, key: &ObjectKey) -> Option<Box<Noted>> {
+        self.caller.as_ref()?;
+        let (bucket, key) = (key.bucket().to_owned(), key.key().to_vec());
+        Some(Box::new(Noted { bucket, key, keys: 1, caller: self.caller.clone() }))
     }
 
     /// Notes the arrival of a message.
@@ -93,12 +105,20 @@ impl StreamTimer {
     }
 
     /// Notes the result of an operation that came at `came_ns`.
-    pub(crate) fn ended(&mut self, operation: Operation, result: RequestResult, came_ns: u64) {
+    pub(crate) fn ended(
+        &mut self,
+        operation: Operation,
+        result: RequestResult,
+        came_ns: u64,
+        noted: Option<Box<Noted>>,
+    ) {
         match self.ended.last_mut() {
-            Some((last, its, came, times)) if (*last, *its, *came) == (operation, result, came_ns) => {
+            Some((last, its, came, times, None))
+                if (*last, *its, *came) == (operation, result, came_ns) && noted.is_none() =>
+            {
                 *times += 1
             }
-            _ => self.ended.push((operation, result, came_ns, 1)),
+            _ => self.ended.push((operation, result, came_ns, 1, noted)),
         }
     }
 
@@ -109,14 +129,14 @@ impl StreamTimer {
             return self.ended.clear();
         }
         let ended_ns = grpc.now_ns();
-        for (operation, result, came_ns, times) in self.ended.drain(..) {
-            if grpc.add(operation, result, ended_ns.saturating_sub(came_ns), times) || grpc.logs_access() {
+        for (operation, result, came_ns, times, noted) in self.ended.drain(..) {
+            if grpc.add(operation, result, ended_ns.saturating_sub(came_ns), times) || grpc.logs_requests() {
                 grpc.say(&SlowRequest {
                     operation: operation.word(),
-                    key: None,
+                    noted: noted.as_deref(),
                     times,
                     result: result.word(),
-                    peer: &self.peer,
+                    peer: self.peer,
                     marks: Marks { began_ns: came_ns, ..Marks::default() },
                     ended_ns,
                 });

@@ -196,6 +196,11 @@ pub(crate) struct Arguments {
     /// Log every request: its caller, key and result. It costs some throughput.
     #[arg(long, value_name = "BOOL", env = "SHOAL_ACCESS_LOG", hide_env_values = true, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub(crate) access_log: Option<bool>,
+    /// The file to which a line of JSON is added for every request of every frontend, with its caller; - is standard output. It is made
+    /// with access for its owner alone, and opened again after it was moved. It costs some throughput.
+    #[arg(long, value_name = "FILE|-", env = "SHOAL_AUDIT_LOG", hide_env_values = true)]
+    #[serde(serialize_with = "lossy")]
+    pub(crate) audit_log: Option<PathBuf>,
     /// The pause between two scrubs, which read and verify all stored data in the background; the first one starts ten
     /// minutes after the server; or off [default: 7d].
     #[arg(long, value_name = "DURATION|off", env = "SHOAL_SCRUB_EVERY", hide_env_values = true)]
@@ -230,7 +235,7 @@ impl Arguments {
             ($($option:ident)*) => { Self { $($option: self.$option.or(file.$option)),* } };
         }
         each! {
-            access_log announce cache cluster config data discard durability
+            access_log announce audit_log cache cluster config data discard durability
             grpc_compression insecure io key_file kv_bucket listen log log_format memory memtable
             metrics must_exist open_health own_space password_file pause_relocation poll
             resp resp_bucket resp_pending resp_tls s3 s3_domain s3_region scrub_every scrub_rate size slow

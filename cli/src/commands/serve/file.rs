@@ -113,6 +113,7 @@ mod tests {
             log_format: Some(LogFormat::Json),
             slow: Some("5ms".into()),
             access_log: Some(true),
+            audit_log: Some("/var/log/shoal.audit".into()),
             scrub_every: Some("2d".into()),
             scrub_rate: Some(Size(1 << 20)),
             snapshot_max_age: Some("6h".into()),

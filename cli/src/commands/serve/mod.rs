@@ -44,7 +44,7 @@ const RESULTS_WAIT: Duration = Duration::from_secs(1);
 
 pub(crate) async fn run(arguments: Arguments, log: Option<String>) -> anyhow::Result<()> {
     let settings = with_log(arguments, log)?;
-    let metrics = settings.watch.metrics();
+    let metrics = settings.watch.audited_metrics()?;
     metrics.set_memory(settings.memory.figures());
     let (stop, stopped) = oneshot::channel();
     let time = Arc::new(StopTime::new(settings.stop_timeout));
@@ -110,6 +110,9 @@ pub(crate) async fn run(arguments: Arguments, log: Option<String>) -> anyhow::Re
     time.begin();
     watching.abort();
     drop(watched);
+    if let Some(audit) = metrics.audit() {
+        audit.finish();
+    }
     tracing::info!("closing {}", settings.data.display());
     let closed = stopping::close(store, &time, &stop_thread, &settings.data).await;
     served?;

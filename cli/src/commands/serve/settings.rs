@@ -159,6 +159,7 @@ impl Settings {
                 address: arguments.metrics,
                 slow: parse_duration("--slow", arguments.slow.as_deref(), SLOW)?,
                 logs_access: arguments.access_log.unwrap_or(false),
+                audit_log: arguments.audit_log,
                 configuration,
             },
             log_format: arguments.log_format.unwrap_or_default(),

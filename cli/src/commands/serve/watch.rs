@@ -1,11 +1,12 @@
 //! The server's counters and the listener of `--metrics`.
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
-use shoal_metrics::{Health, Listener, Metrics};
+use shoal_metrics::{AuditLog, Health, Listener, Metrics, RequestLogs};
 use shoal_server::ReportSource;
 
 use crate::logging;
@@ -22,14 +23,31 @@ pub(super) struct WatchSettings {
     pub(super) slow: Option<Duration>,
     /// Writes a line in the log for every request.
     pub(super) logs_access: bool,
+    /// The file of the audit log.
+    pub(super) audit_log: Option<PathBuf>,
     /// The options in force, without secrets, for a report.
     pub(super) configuration: String,
 }
 
 impl WatchSettings {
-    /// The counters of the server.
+    /// The counters of a server, without its audit log.
     pub(super) fn metrics(&self) -> Arc<Metrics> {
-        Arc::new(Metrics::new(!self.is_off(), self.slow, self.logs_access))
+        self.metrics_with(None)
+    }
+
+    /// The counters of the server, with its audit log.
+    ///
+    /// # Errors
+    /// The audit log cannot be written.
+    pub(super) fn audited_metrics(&self) -> anyhow::Result<Arc<Metrics>> {
+        let Some(path) = &self.audit_log else { return Ok(self.metrics()) };
+        let audit = AuditLog::open(path).with_context(|| format!("--audit-log {}", path.display()))?;
+        Ok(self.metrics_with(Some(audit)))
+    }
+
+    fn metrics_with(&self, audit: Option<Arc<AuditLog>>) -> Arc<Metrics> {
+        let logs = RequestLogs { access: self.logs_access, audit };
+        Arc::new(Metrics::new(!self.is_off(), self.slow, logs))
     }
 
     /// The texts of a report: the configuration and the last lines of the log.

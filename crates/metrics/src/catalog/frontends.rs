@@ -75,6 +75,17 @@ pub(super) const METRICS: &[MetricFamily] = &[
         },
     },
     MetricFamily {
+        name: "shoal_audit_lines_lost_total",
+        kind: Kind::Counter,
+        labels: &[],
+        help: "Lines that the audit log lost; absent if there is no audit log",
+        read: |now, samples| {
+            if let Some(lost) = now.audit_lost {
+                samples.one(lost as f64);
+            }
+        },
+    },
+    MetricFamily {
         name: "shoal_request_memory_bytes",
         kind: Kind::Gauge,
         labels: &["frontend"],

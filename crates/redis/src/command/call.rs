@@ -10,6 +10,7 @@ use std::rc::Rc;
 
 use bytes::Bytes;
 use shoal_engine::{ObjectKey, ReceiveBuffer, RequestId, Ticket, Watch};
+use shoal_frontend::access::PrincipalId;
 use shoal_resp::Protocol;
 use smallvec::SmallVec;
 
@@ -384,6 +385,15 @@ impl ConnectionState {
             replies: Replies::All,
             transaction: None,
             watches: Vec::new(),
+        }
+    }
+
+    /// The caller, if it is known.
+    pub(crate) fn caller(&self, frontend: &Frontend) -> Option<PrincipalId> {
+        match &self.key {
+            Some(key) => Some(key.principal().identity().clone()),
+            None if !frontend.options.asks() => Some(PrincipalId::Local),
+            None => self.authenticated.then_some(PrincipalId::Password),
         }
     }
 

@@ -132,7 +132,7 @@ impl Connection {
         self.session.replies == Replies::All
             && self.session.transaction.is_none()
             && !shared.frontend.is_relaxed()
-            && !shared.frontend.metrics().logs_access()
+            && !shared.frontend.metrics().logs_requests()
             && !self.queue.is_running()
             && self.session.may_everything(&shared.frontend)
     }

@@ -1,12 +1,13 @@
 //! Starts the commands that a connection received: by the fast path (`fast_path.rs`), at once if they need no task, or as tasks that its
 //! queue drives.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
 use shoal_engine::ReceiveBuffer;
-use shoal_metrics::Marks;
+use shoal_metrics::{Marks, Noted};
 use shoal_resp::{Reply, Request};
 
 use super::Connection;
@@ -19,7 +20,7 @@ use crate::command::call::{
 };
 use crate::command::{request_id_of, table, transactions};
 use crate::shared::Shared;
-use crate::timing::{Timed, result_of, shown_key};
+use crate::timing::{Timed, result_of};
 
 impl Connection {
     /// Starts the received commands that may start; false if it must wait for one of them, or for the client.
@@ -141,13 +142,20 @@ impl Connection {
                 self.queue.now = self.timed(shared, &words, command);
                 refused
             }
-            Some(command) => match &mut self.session.transaction {
-                Some(transaction) if !transactions::is_immediate(&words, command) => {
-                    transaction.queue(words, command, shared.frontend.options.limits.command_bytes_max)
+            Some(command) => {
+                if self.session.transaction.is_some() && shared.frontend.metrics().logs_requests() {
+                    self.queue.now = self.timed(shared, &words, command);
                 }
-                Some(_) if command.name == "watch" => Answer::error("ERR WATCH inside MULTI is not allowed"),
-                _ => return Some((words, command)),
-            },
+                match &mut self.session.transaction {
+                    Some(transaction) if !transactions::is_immediate(&words, command) => {
+                        transaction.queue(words, command, shared.frontend.options.limits.command_bytes_max)
+                    }
+                    Some(_) if command.name == "watch" => {
+                        Answer::error("ERR WATCH inside MULTI is not allowed")
+                    }
+                    _ => return Some((words, command)),
+                }
+            }
         };
         self.answer(refused);
         None
@@ -215,8 +223,13 @@ impl Connection {
     /// The times of a command that starts now.
     fn timed(&self, shared: &Shared, words: &[Bytes], command: &'static Command) -> Timed {
         let mut timed = timed(command, words.len(), self.came_ns, shared.now_ns);
-        if shared.frontend.metrics().logs_access() {
-            timed.key = command.keys.of(words).next().map(|key| shown_key(key));
+        if shared.frontend.metrics().logs_requests() {
+            let (bucket, caller) =
+                (shared.frontend.bucket.name().to_owned(), self.session.caller(&shared.frontend));
+            let mut keys = command.keys.of(words);
+            let key = keys.next().map_or_else(Vec::new, |key| key.to_vec());
+            let keys = u64::from(!key.is_empty()) + keys.count() as u64;
+            timed.noted = Some(Arc::new(Noted { bucket, key, keys, caller }));
         }
         timed
     }

@@ -44,6 +44,7 @@ pub(crate) async fn delete_objects(state: &S3State, mut call: S3Call) -> S3Resul
     let document = call.document(state).await?;
     let wanted = ObjectsToDelete::parse(&document)?;
     let (bucket, caller) = (call.bucket(), &call.caller);
+    wanted.objects.iter().for_each(|object| shoal_metrics::note_key(bucket, object.key.as_bytes()));
     let deletes = wanted.objects.iter().map(|object| delete_listed(state, caller, bucket, object));
     let outcomes = join_all(deletes).await;
     let results = wanted

@@ -51,7 +51,6 @@ impl S3Call {
 
     /// The object.
     pub(crate) fn object_key(&self) -> S3Result<ObjectKey> {
-        shoal_metrics::note_key(self.key());
         Ok(ObjectKey::new(self.bucket(), self.key())?)
     }
 

@@ -22,7 +22,7 @@ use http_body::Body;
 use hyper::body::Incoming;
 use shoal_frontend::access::{ALL_KEYS, Action};
 use shoal_http::{ConnectionFlow, HttpProtocol, Peer, Timer, Waiters};
-use shoal_metrics::{Operation, RequestResult, Stage, mark};
+use shoal_metrics::{Operation, RequestResult, Stage, mark, note_caller, note_key};
 
 use self::call::S3Call;
 use crate::answer::S3Answer;
@@ -91,7 +91,9 @@ impl S3State {
         asked: S3Result<Asked>,
         body: Incoming,
     ) -> S3Result<S3Answer> {
-        let mut call = self.admit((peer, flow), head, asked?, body)?;
+        let asked = asked?;
+        note_key(asked.target.bucket().unwrap_or_default(), asked.target.key().unwrap_or_default());
+        let mut call = self.admit((peer, flow), head, asked, body)?;
         mark(Stage::Started);
         let working = flow.working();
         call.found = self.allowed_bucket(&call).await?;
@@ -119,7 +121,8 @@ impl S3State {
         let secrets = |id: &str| self.secrets(id, now_s);
         let verified = verify(&signed, &query, &self.signing, &secrets, now_s)?;
         let caller = self.caller_of(&verified)?;
-        if caller.has_key() {
+        if let Some(principal) = caller.principal() {
+            note_caller(principal.identity());
             peer.set_authenticated();
         }
         if verified.is_presigned {

@@ -224,6 +224,7 @@ impl Dispatch {
             return Err(Failure::encoding(problem));
         }
         peer.set_authenticated();
+        shoal_metrics::note_caller(admitted.principal().identity());
         let revoked = is_stream(path.path()).then(|| {
             let certificate = peer.certificate.clone();
             let principal = admitted.principal().clone();
@@ -264,7 +265,8 @@ impl Dispatch {
             }
             v1::Operations::PATH => {
                 let permit = Arc::clone(&call.permit);
-                let timer = StreamTimer::new(Arc::clone(&self.metrics), peer.address);
+                let timer =
+                    StreamTimer::new(Arc::clone(&self.metrics), peer.address, call.request.principal());
                 let operations =
                     |request| operation_stream::run(request, permit, self.draining.clone(), revoked, timer);
                 let answer = streams::bidirectional::<v1::Operations, _>(

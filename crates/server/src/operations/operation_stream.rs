@@ -122,13 +122,14 @@ impl From<v1::OperationResult> for Outcome {
 }
 
 /// The share of an operation in the stream's limits while it is under way.
-#[derive(Clone, Copy)]
 struct OperationShare {
     number: u64,
     bytes: usize,
     is_read: bool,
     operation: shoal_metrics::Operation,
     came_ns: u64,
+    /// For a log of all requests.
+    noted: Option<Box<shoal_metrics::Noted>>,
 }
 
 /// One stream.
@@ -297,7 +298,7 @@ impl<B: FrameBody> Operations<B> {
             Action::Put => {
                 let Ok(store) = self.admitted.to_operate(Action::Put, &key) else { return begin };
                 let Some(pending) = store.try_write(&[(&key, batch.value(item))]) else { return begin };
-                let held = OperationShare::of(item, self.timer.message_ns);
+                let held = OperationShare::of(item, &self.timer, Some(&key));
                 self.held_bytes += held.bytes;
                 self.placed.push_back((held, pending));
                 None
@@ -321,7 +322,8 @@ impl<B: FrameBody> Operations<B> {
                     TryGet::Shown(result) => result,
                     TryGet::MustWait(lookup) => return Some(lookup),
                 };
-                self.timer.ended(shoal_metrics::Operation::Get, result, self.timer.message_ns);
+                let noted = self.timer.noted(&key);
+                self.timer.ended(shoal_metrics::Operation::Get, result, self.timer.message_ns, noted);
                 None
             }
             _ => begin,
@@ -336,7 +338,7 @@ impl<B: FrameBody> Operations<B> {
         lookup: Lookup,
         context: &mut Context<'_>,
     ) {
-        let held = OperationShare::of(item, self.timer.message_ns);
+        let held = OperationShare::of(item, &self.timer, batch.key(item).ok().as_ref());
         self.held_bytes += held.bytes;
         self.reads += usize::from(held.is_read);
         let no_room = held.is_read && !self.permit.has_room();
@@ -389,11 +391,10 @@ impl<B: FrameBody> Operations<B> {
 
     fn poll_placed(&mut self, context: &mut Context<'_>) -> bool {
         let mut moved = false;
-        while let Some((held, pending)) = self.placed.front()
+        while let Some((_, pending)) = self.placed.front()
             && let Poll::Ready(durable) = pending.poll_durable(context)
+            && let Some((held, _)) = self.placed.pop_front()
         {
-            let held = *held;
-            self.placed.pop_front();
             let result = match durable {
                 Ok(version) => v1::OperationResult { version: version.0, ..result(held.number) },
                 Err(error) => failed(held.number, Failure::of(&error)),
@@ -415,7 +416,7 @@ impl<B: FrameBody> Operations<B> {
     }
 
     fn answer(&mut self, held: OperationShare, result: &v1::OperationResult, value: Value<'_>) {
-        self.timer.ended(held.operation, result_of(result), held.came_ns);
+        self.timer.ended(held.operation, result_of(result), held.came_ns, held.noted);
         self.held_bytes -= held.bytes;
         let ready = self.ready.get_or_insert_with(|| Assembly::new(ANSWER_BYTES_GUESS));
         ready.add(RESULTS, result, VALUE, value);
@@ -439,13 +440,14 @@ fn result_of(result: &v1::OperationResult) -> shoal_metrics::RequestResult {
 }
 
 impl OperationShare {
-    fn of(item: &Item<Numbered>, came_ns: u64) -> Self {
+    fn of(item: &Item<Numbered>, timer: &StreamTimer, key: Option<&ObjectKey>) -> Self {
         Self {
             number: item.extra.number,
             bytes: OPERATION_BYTES + item.bytes(),
             is_read: matches!(item.extra.action, Action::Get | Action::Head),
             operation: operation_of(item.extra.action),
-            came_ns,
+            came_ns: timer.message_ns,
+            noted: key.and_then(|key| timer.noted(key)),
         }
     }
 }

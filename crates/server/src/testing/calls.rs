@@ -36,7 +36,7 @@ pub(crate) fn exchanged(store: &Store, frames: Frames) -> Vec<Result<Box<Buffer>
         permit(1 << 20),
         draining.subscribe(),
         Box::pin(std::future::pending()),
-        StreamTimer::new(Default::default(), ([127, 0, 0, 1], 1).into()),
+        StreamTimer::new(Default::default(), ([127, 0, 0, 1], 1).into(), admitted(store, ()).principal()),
     );
     block_on(answers.collect())
 }
