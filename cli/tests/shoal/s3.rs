@@ -41,11 +41,16 @@ fn s3_is_served_to_holders_of_keys() {
     let mut serve = command(&["serve", "--listen", "127.0.0.1:0", "--size", "256M", "--cache", "16M"]);
     serve.args(["--resp", "off", "--s3", "127.0.0.1:0", "--s3-region", "here"]);
     serve.args(["--data", text_of(&folder.path().join("data")), "--key-file", text_of(&file)]);
+    let audit = folder.path().join("audit");
+    serve.args(["--audit-log", text_of(&audit)]);
     let mut server = Process::start(serve);
     let address = format!("127.0.0.1:{}", server.says("S3    http://127.0.0.1:"));
     assert_eq!(code_of(&address, None), "AccessDenied");
     assert_eq!(code_of(&address, Some(&id)), "SignatureDoesNotMatch");
     server.stop();
+    let line = r#""proto":"s3","ip":"127.0.0.1","op":"GetObject","bucket":"bkt","key":"k","result":"denied""#;
+    let audit = fs::read_to_string(&audit).unwrap();
+    assert_eq!(audit.lines().filter(|found| found.contains(line)).count(), 2, "{audit}");
 
     let endpoint = format!("http://{address}");
     let environment = on_file(&["env", "--endpoint", &endpoint, "--region", "here"]);

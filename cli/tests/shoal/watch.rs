@@ -192,6 +192,35 @@ fn health_ready_and_stat_report_state() {
     }
 }
 
+#[test]
+fn the_audit_log_has_every_request_with_its_caller() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("audit");
+    let server = Watched::start(&["--audit-log", path.to_str().unwrap()]);
+    assert_eq!(server.run(&["put", "notes/today", "-"], b"hello").code, 0);
+    assert!(
+        server
+            .redis("SET greeting hello\r\nMSET a 1 b 2\r\nMULTI\r\nDEL a\r\nEXEC\r\nNONSENSE\r\n")
+            .contains("+QUEUED")
+    );
+    assert_eq!(server.value("shoal_audit_lines_lost_total"), 0.0);
+    server.stop();
+    let log = std::fs::read_to_string(&path).unwrap();
+    let lines: Vec<serde_json::Value> = log.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let put = lines.iter().find(|line| line["op"] == "Put").unwrap_or_else(|| panic!("{log}"));
+    let expected = ["grpc", "local", "127.0.0.1", "notes", "today", "ok"];
+    assert_eq!(["proto", "who", "ip", "bucket", "key", "result"].map(|field| &put[field]), expected, "{log}");
+    let redis = lines.iter().filter(|line| line["proto"] == "redis");
+    let shown: Vec<_> =
+        redis.map(|line| (&line["op"], &line["key"], &line["keys"], &line["result"])).collect();
+    let shown = serde_json::to_string(&shown).unwrap();
+    let expected = concat!(
+        r#"["set","greeting",null,"ok"],["mset","a",2,"ok"],["multi",null,null,"ok"],["del","a",null,"ok"],"#,
+        r#"["exec",null,null,"ok"],["(unknown)",null,null,"invalid"]"#
+    );
+    assert!(shown.contains(expected), "{shown}");
+}
+
 /// Symptom: only the line of the log at the start showed how a server divides its memory.
 #[test]
 fn the_division_of_memory_is_shown_everywhere() {
