@@ -115,11 +115,6 @@ impl Checkpointer {
         next.number += 1;
         // Read first: any record that is numbered later is above it, so the tail stays before that record.
         let assigned = self.log.committer.assigned();
-        next.features.incompatible |= changes.features;
-        assert!(
-            next.features.incompatible & newest.features.incompatible == newest.features.incompatible,
-            "a superblock takes no feature back"
-        );
         let tail = self.first_needed(&changes).unwrap_or(u64::MAX).min(assigned.next().0);
         if let Some(change) = changes.tablet {
             set_tablet(&mut next, change)?;
@@ -159,6 +154,9 @@ impl Checkpointer {
         if let Some(more) = changes.losses {
             next.losses = next.losses.and(more, next.number);
         }
+        next.features.incompatible |= changes.features;
+        let before = newest.features.incompatible;
+        assert!(next.features.incompatible & before == before, "a superblock takes no feature back (R42)");
         let taken = if injected(Bug::TakenNotPublished) { &[] } else { &changes.taken[..] };
         let freed = if injected(Bug::FreedNotPublished) { &[] } else { &changes.freed[..] };
         next.space = match changes.layout {

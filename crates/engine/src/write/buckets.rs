@@ -6,7 +6,8 @@
 use std::sync::Arc;
 
 use shoal_base::list::DamagedRange;
-use shoal_common::bucket::BucketConfig;
+use shoal_base::task::Boxed;
+use shoal_common::bucket::{BUCKET_RECORD_BYTES_MAX, BucketConfig};
 use shoal_common::error::{Error, Result};
 use shoal_common::injected_bug::{Bug, injected};
 use shoal_common::key::{check_bucket, system_key};
@@ -101,8 +102,8 @@ impl Store {
         })
     }
 
-    /// Deletes the record of a bucket without objects. Durable on return. A put into the bucket meanwhile is refused with
-    /// [`Error::NoBucket`], and so is every later one that names an earlier state of the bucket.
+    /// Deletes the record of a bucket without objects. Durable on return. Meanwhile a put into the bucket is refused with
+    /// [`Error::Busy`]; later one that names an earlier state of the bucket is refused with [`Error::NoBucket`].
     ///
     /// # Errors
     /// [`Error::NoBucket`] if it has no record; [`Error::BucketNotEmpty`]; those of [`Self::bucket`] and [`Self::delete`]: nothing was
@@ -119,9 +120,32 @@ impl Store {
                 self.delete(&system_key(b"closing"), RejectRules::default()).await?;
             }
             self.check_empty(name).await?;
-            self.delete(&record_key(name), RejectRules::default()).await?;
-            closed.deleted();
-            Ok(())
+            let deleted = self.delete(&record_key(name), RejectRules::default()).await;
+            // If the outcome is not known, no put may count on the record.
+            if matches!(deleted, Ok(_) | Err(Error::Unknown(_))) {
+                closed.deleted();
+            }
+            deleted.map(|_| ())
+        })
+    }
+
+    /// Writes the record of a bucket from a backup as it is, or removes it. Only for a store that is being restored: its buckets are not
+    /// loaded.
+    ///
+    /// # Errors
+    /// As [`Self::put`] and [`Self::delete`]; [`Error::Invalid`] for an invalid name, or a record that is too long.
+    pub fn restore_bucket<'a>(&'a self, name: &'a str, record: Option<&'a [u8]>) -> Boxed<'a, Result<()>> {
+        Box::pin(async move {
+            check_bucket(name)?;
+            assert!(self.0.buckets.known().is_none(), "records are restored before buckets are loaded");
+            let key = record_key(name);
+            let Some(record) = record else {
+                return self.delete(&key, RejectRules::default()).await.map(|_| ());
+            };
+            if record.len() > BUCKET_RECORD_BYTES_MAX {
+                return Err(Error::Invalid(format!("the record of bucket {name:?} is too long")));
+            }
+            self.put(&key, record.to_vec().into(), PutOptions::default()).await.map(|_| ())
         })
     }
 
