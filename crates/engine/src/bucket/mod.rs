@@ -22,6 +22,9 @@ use shoal_common::key::{ObjectKey, system_key};
 /// Most buckets with a record: all records are in memory, typically some hundred bytes each.
 pub const BUCKETS_MAX: usize = 10_000;
 
+/// Most bytes of all records together.
+pub(crate) const RECORDS_BYTES_MAX: usize = 64 << 20;
+
 /// The start of the keys of records in the store's own bucket.
 pub(crate) const RECORD_PREFIX: &[u8] = b"bucket/";
 
@@ -66,6 +69,11 @@ impl BucketState {
         &self.config
     }
 
+    /// About the bytes that it takes in memory.
+    fn byte_count(&self) -> usize {
+        size_of::<Self>() + self.name.len() + self.config.items.as_bytes().len()
+    }
+
     /// Returns true if the bucket is deleted, or is being deleted.
     #[must_use]
     pub fn is_closed(&self) -> bool {
@@ -82,6 +90,30 @@ pub(crate) struct KnownBuckets {
     pub states: BTreeMap<String, Known>,
     /// Damaged ranges of encoded keys that may have had records.
     pub hidden: Vec<DamagedRange>,
+}
+
+impl KnownBuckets {
+    /// Checks that this state of a bucket has room beside those of the others.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`].
+    pub(crate) fn check_room(&self, state: &BucketState) -> Result<()> {
+        let others = self.states.iter().filter(|(name, _)| **name != state.name);
+        let (mut count, mut bytes) = (1, state.byte_count());
+        for (_, other) in others {
+            count += 1;
+            bytes += other.as_ref().map_or(0, |other| other.byte_count());
+        }
+        if count > BUCKETS_MAX {
+            return Err(Error::Invalid(format!("a store has at most {BUCKETS_MAX} buckets with settings")));
+        }
+        if bytes > RECORDS_BYTES_MAX {
+            return Err(Error::Invalid(format!(
+                "the settings of all buckets together have {bytes} bytes; {RECORDS_BYTES_MAX} are allowed"
+            )));
+        }
+        Ok(())
+    }
 }
 
 /// See the top of the file.
@@ -210,6 +242,26 @@ mod tests {
         assert!(!other.is_closed() && check(b"photos\0k").is_ok());
         buckets.close(state.clone()).deleted();
         assert!(state.is_closed() && check(b"photos\0k").is_ok() && buckets.names_after("", 9).is_empty());
+    }
+
+    #[test]
+    fn records_are_bounded_in_number_and_bytes() {
+        let state = |name: &str, bytes: usize| {
+            let mut config = BucketConfig::default();
+            config.items.set(3, Some(&vec![1; bytes]));
+            Arc::new(BucketState::new(name, config))
+        };
+        let (mut known, big) = (KnownBuckets::default(), RECORDS_BYTES_MAX / 2 - 400);
+        known.check_room(&state("a", big)).unwrap();
+        known.states.insert("a".into(), Ok(state("a", big)));
+        known.check_room(&state("b", big)).unwrap();
+        let refused = known.check_room(&state("b", big + 800)).unwrap_err().to_string();
+        assert!(refused.contains("67108864 are allowed"), "{refused}");
+        known.check_room(&state("a", 2 * big)).unwrap();
+        known.states.extend((0..BUCKETS_MAX).map(|which| (which.to_string(), Err(String::new()))));
+        assert!(known.check_room(&state("b", 0)).is_err());
+        known.states.remove("0");
+        known.check_room(&state("a", 0)).unwrap();
     }
 
     #[test]

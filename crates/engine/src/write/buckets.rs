@@ -14,7 +14,7 @@ use shoal_common::key::{check_bucket, system_key};
 use shoal_common::object::{ListRequest, PutOptions, RejectRules};
 use shoal_log::run_to_end;
 
-use crate::bucket::{BUCKETS_MAX, BucketState, KnownBuckets, record_key};
+use crate::bucket::{BucketState, KnownBuckets, record_key};
 use crate::store::Store;
 
 /// The result of [`Store::create_bucket`].
@@ -66,21 +66,16 @@ impl Store {
     ///
     /// # Errors
     /// As [`Self::put`] and [`Self::bucket`]; [`Error::Invalid`] for an invalid name, too long settings, or the record after
-    /// [`BUCKETS_MAX`].
+    /// [`BUCKETS_MAX`](crate::BUCKETS_MAX); [`Error::Invalid`] also if all records together are too long.
     pub fn create_bucket(&self, name: &str, config: BucketConfig) -> Result<CreatedBucket> {
         check_bucket(name)?;
         self.run_in_turn(async |known| {
             if let Some(state) = self.find_bucket(known, name)? {
                 return Ok(CreatedBucket { state, is_new: false });
             }
-            if known.states.len() >= BUCKETS_MAX {
-                return Err(Error::Invalid(format!(
-                    "a store has at most {BUCKETS_MAX} buckets with settings"
-                )));
-            }
             let created_ns = self.0.environment.clock.wall_ns();
             let state = BucketState::new(name, BucketConfig { created_ns, ..config });
-            Ok(CreatedBucket { state: self.store_bucket(state).await?, is_new: true })
+            Ok(CreatedBucket { state: self.store_bucket(known, state).await?, is_new: true })
         })
     }
 
@@ -98,7 +93,7 @@ impl Store {
             let mut config = before.config().clone();
             change(&mut config)?;
             config.created_ns = before.config().created_ns;
-            self.store_bucket(before.with(config)).await
+            self.store_bucket(known, before.with(config)).await
         })
     }
 
@@ -165,8 +160,9 @@ impl Store {
         })
     }
 
-    async fn store_bucket(&self, state: BucketState) -> Result<Arc<BucketState>> {
+    async fn store_bucket(&self, known: &KnownBuckets, state: BucketState) -> Result<Arc<BucketState>> {
         assert!(!state.is_closed(), "a deleted bucket gets no settings");
+        known.check_room(&state)?;
         let record = state.config().encode()?;
         self.put(&record_key(state.name()), record.into(), PutOptions::default()).await?;
         let state = Arc::new(state);
