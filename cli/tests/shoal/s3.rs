@@ -42,6 +42,7 @@ fn s3_is_served_to_holders_of_keys() {
     serve.args(["--resp", "off", "--s3", "127.0.0.1:0", "--s3-region", "here"]);
     serve.args(["--data", text_of(&folder.path().join("data")), "--key-file", text_of(&file)]);
     let mut server = Process::start(serve);
+    server.says("gRPC  http://");
     let address = format!("127.0.0.1:{}", server.says("S3    http://127.0.0.1:"));
     assert_eq!(code_of(&address, None), "AccessDenied");
     assert_eq!(code_of(&address, Some(&id)), "SignatureDoesNotMatch");
@@ -136,6 +137,7 @@ fn servers_with_other_credentials_have_no_s3_by_default() {
         .env_remove("SHOAL_S3")
         .stderr(Stdio::piped());
     let mut server = Process::start(serve);
+    server.says("gRPC  http://");
     server.says("Redis redis://");
     assert!(server.stop_and_read().contains("s3=\"off\""));
     assert!(!folder.path().join("shoal.keys").exists());
