@@ -291,6 +291,7 @@ impl Found {
             | Event::Begin(_)
             | Event::Piece { .. }
             | Event::Index(_)
+            | Event::Bucket(_)
             | Event::Skipped(_) => {}
         }
     }

@@ -17,6 +17,7 @@ use tokio::task::JoinSet;
 
 use crate::arguments::size::Size;
 use crate::arguments::target::{DEFAULT_CACHE, bucket};
+use crate::backup::buckets::RestoredBuckets;
 use crate::backup::chain::{Link, check_last, check_link};
 use crate::backup::progress::{self, Sofar};
 use crate::backup::source::Source;
@@ -245,13 +246,15 @@ struct Restore<'a> {
     long: Option<(ObjectKey, ValueWriter)>,
     /// An increment is being restored: the store may have older copies of its objects.
     is_increment: bool,
+    buckets: RestoredBuckets,
 }
 
 impl<'a> Restore<'a> {
     fn new(store: &'a Store, arguments: &'a Arguments, damage: Vec<Damage>) -> Self {
         let prefix = bytes_of(&arguments.prefix);
         let found = Found { damage, ..Found::default() };
-        Self { store, arguments, prefix, found, writes: JoinSet::new(), long: None, is_increment: false }
+        let (writes, buckets) = (JoinSet::new(), RestoredBuckets::default());
+        Self { store, arguments, prefix, found, writes, long: None, is_increment: false, buckets }
     }
 
     /// Restores the backups one after the other, and counts the objects that result.
@@ -259,14 +262,18 @@ impl<'a> Restore<'a> {
         let mut before = ((0, 0), 0);
         for mut opened in links {
             self.is_increment = self.found.links > 0;
+            let wrong = (self.found.damage.len(), self.found.losses);
             self.all(&mut opened, before, sofar).await?;
+            let has_everything = wrong == (self.found.damage.len(), self.found.losses);
+            self.buckets.end_backup(self.store, has_everything).await?;
             before = sum(before, opened.source.counts());
             self.found.links += 1;
         }
         // A snapshot applies everything: the counts are exact then.
         drop(self.store.snapshot().await.context("the restored objects cannot be counted")?);
         let stat = self.store.stat();
-        (self.found.objects, self.found.value_bytes) = (stat.objects, stat.value_bytes_with_log());
+        self.found.objects = stat.objects.saturating_sub(self.buckets.count());
+        self.found.value_bytes = stat.value_bytes_with_log();
         Ok(())
     }
 
@@ -329,6 +336,11 @@ impl<'a> Restore<'a> {
                     if self.is_of_part(&key) {
                         self.delete(key).await?;
                     }
+                }
+            }
+            Event::Bucket(bucket) => {
+                if self.arguments.bucket.as_ref().is_none_or(|wanted| *wanted == bucket.name) {
+                    self.buckets.put(self.store, bucket).await?;
                 }
             }
             Event::Loss(loss) => {

@@ -44,6 +44,7 @@ fn s3_is_served_to_holders_of_keys() {
     let audit = folder.path().join("audit");
     serve.args(["--audit-log", text_of(&audit)]);
     let mut server = Process::start(serve);
+    server.says("gRPC  http://");
     let address = format!("127.0.0.1:{}", server.says("S3    http://127.0.0.1:"));
     assert_eq!(code_of(&address, None), "AccessDenied");
     assert_eq!(code_of(&address, Some(&id)), "SignatureDoesNotMatch");
@@ -141,6 +142,7 @@ fn servers_with_other_credentials_have_no_s3_by_default() {
         .env_remove("SHOAL_S3")
         .stderr(Stdio::piped());
     let mut server = Process::start(serve);
+    server.says("gRPC  http://");
     server.says("Redis redis://");
     assert!(server.stop_and_read().contains("s3=\"off\""));
     assert!(!folder.path().join("shoal.keys").exists());

@@ -10,7 +10,9 @@ use shoal_engine::{KeyPlace, ObjectKey};
 
 use crate::frame::{FRAME_HEAD_BYTES, FrameHead, FrameStart, Kind, MAGIC, frame_start};
 use crate::index::{IndexKeys, decode_deleted, decode_index};
-use crate::record::{Contents, End, Header, Loss, ObjectHead, ObjectRecord, Wrong, decode_objects};
+use crate::record::{
+    BucketRecord, Contents, End, Header, Loss, ObjectHead, ObjectRecord, Wrong, decode_objects,
+};
 
 /// A damaged place of a backup.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -57,6 +59,8 @@ pub enum Event {
     Index(IndexKeys),
     /// Objects of the backup before that do not exist any more.
     Deleted(Vec<ObjectKey>),
+    /// The record of a bucket. Each backup has all of them.
+    Bucket(BucketRecord),
     /// A damaged place was skipped, and the object in pieces, if any, is not complete.
     Skipped(Skipped),
     /// The end. If no damage was skipped, everything before agrees with it.
@@ -311,6 +315,7 @@ impl Decoder {
                 self.seen.deleted += keys.len() as u64;
                 Ok(Some(Event::Deleted(keys)))
             }
+            Kind::Bucket => BucketRecord::decode(&body).map(|record| Some(Event::Bucket(record))),
             Kind::End => {
                 let end = End::decode(&body)?;
                 self.is_over = true;

@@ -5,13 +5,13 @@ use std::collections::VecDeque;
 use futures_util::future::join_all;
 use shoal_base::{Lsn, TabletId};
 use shoal_engine::{
-    BackupNote, ByteRange, ChangedObject, ChangesPlace, DamagedRange, Error, KeyPlace, ObjectInfo, ObjectKey,
-    PlacedKey, Result, Since, Snapshot, Store, TreePage,
+    BackupNote, BucketRecords, ByteRange, ChangedObject, ChangesPlace, DamagedRange, Error, KeyPlace,
+    ObjectInfo, ObjectKey, PlacedKey, Result, Since, Snapshot, Store, TreePage,
 };
 
 use crate::frame::{FrameWriter, Kind};
 use crate::index::IndexWriter;
-use crate::record::{Contents, ExpiresAt, Header, Loss, ObjectHead};
+use crate::record::{BucketRecord, Contents, ExpiresAt, Header, Loss, ObjectHead};
 use crate::{FORMAT_VERSION, FORMAT_VERSION_PLAIN};
 
 /// A value up to this length is in one frame with other objects.
@@ -91,6 +91,8 @@ pub struct BackupStream {
     /// Ranges that were reported already.
     ranges: Vec<DamagedRange>,
     header: Option<Header>,
+    /// Records of buckets that are put next.
+    buckets: Option<BucketRecords>,
     is_done: bool,
 }
 
@@ -103,7 +105,7 @@ impl BackupStream {
         // The header counts objects alone.
         store.count_results().await?;
         let snapshot = store.snapshot().await?;
-        Ok(Self::of(snapshot, backup, None))
+        Self::of(snapshot, backup, None).await
     }
 
     /// The same for the changes since `last`.
@@ -132,17 +134,19 @@ impl BackupStream {
             Some((tablet, key)) => since.up_to(tablet, key),
             None => since,
         };
-        Ok(Self::of(snapshot, backup, Some(since)))
+        Self::of(snapshot, backup, Some(since)).await
     }
 
-    fn of(snapshot: Snapshot, backup: u64, since: Option<Since>) -> Self {
+    async fn of(snapshot: Snapshot, backup: u64, since: Option<Since>) -> Result<Self> {
+        let buckets = snapshot.bucket_records("").await?;
         let store = snapshot.store();
         let stat = store.stat();
         let contents =
             since.as_ref().map_or(Contents::Full, |since| Contents::Changes { from: since.version() });
+        // An object of the snapshot has attributes only if the store named them before.
+        let is_plain = !store.has_attributes() && buckets.records.is_empty();
         let header = Header {
-            // An object of the snapshot has attributes only if the store said so before.
-            format: if store.has_attributes() { FORMAT_VERSION } else { FORMAT_VERSION_PLAIN },
+            format: if is_plain { FORMAT_VERSION_PLAIN } else { FORMAT_VERSION },
             store: store.identity(),
             version: snapshot.version(),
             taken_ns: snapshot.taken_ns(),
@@ -151,7 +155,7 @@ impl BackupStream {
             contents,
             part: 0,
         };
-        Self {
+        Ok(Self {
             snapshot,
             since,
             frames: FrameWriter::new(backup),
@@ -163,8 +167,9 @@ impl BackupStream {
             long: None,
             ranges: Vec::new(),
             header: Some(header),
+            buckets: Some(buckets),
             is_done: false,
-        }
+        })
     }
 
     /// The version of the snapshot.
@@ -197,6 +202,8 @@ impl BackupStream {
         while out.is_empty() && !self.is_done {
             if let Some(header) = self.header.take() {
                 self.frames.put_header(&mut out, &header);
+            } else if let Some(buckets) = self.buckets.take() {
+                self.put_buckets(&mut out, buckets).await?;
             } else if let Some((key, bytes, at)) = self.long.take() {
                 self.put_piece(&mut out, key, bytes, at).await?;
             } else if !self.listed.is_empty() {
@@ -212,6 +219,22 @@ impl BackupStream {
             }
         }
         Ok((!out.is_empty()).then_some(out))
+    }
+
+    async fn put_buckets(&mut self, out: &mut Vec<u8>, buckets: BucketRecords) -> Result<()> {
+        let next = buckets.next();
+        for (name, record) in buckets.records {
+            let bucket = BucketRecord { name, record: record.into() };
+            self.frames.put(out, Kind::Bucket, &bucket.encode());
+        }
+        for (_, range) in buckets.unreadable {
+            self.frames.put_loss(out, &Loss::Range(range));
+        }
+        self.put_damaged(out, buckets.damaged)?;
+        if let Some(last) = next {
+            self.buckets = Some(self.snapshot.bucket_records(&last).await?);
+        }
+        Ok(())
     }
 
     fn put_index(&mut self, out: &mut Vec<u8>, body: Option<Vec<u8>>) {
@@ -243,7 +266,13 @@ impl BackupStream {
             self.indexed_at = self.frames.end.bytes;
         }
         self.indexed_next.extend(page.keys.into_iter().map(|placed| (page.tablet, placed)));
-        for range in page.damaged {
+        self.put_damaged(out, page.damaged)
+    }
+
+    /// # Errors
+    /// [`Error::Corrupt`] for a stream of changes.
+    fn put_damaged(&mut self, out: &mut Vec<u8>, damaged: Vec<DamagedRange>) -> Result<()> {
+        for range in damaged {
             if self.since.is_some() {
                 let what = format!(
                     "keys of tablet {} cannot be read ({}), so nobody knows which of them were deleted: make a full backup, which has \

@@ -33,12 +33,14 @@ pub(crate) enum Kind {
     Index = 7,
     /// Keys that are not alive any more.
     Deleted = 8,
+    /// The record of a bucket.
+    Bucket = 9,
 }
 
 impl Kind {
     fn of(byte: u8) -> Option<Self> {
-        use Kind::{Begin, Deleted, End, Header, Index, Loss, Objects, Piece};
-        [Header, Objects, Begin, Piece, Loss, End, Index, Deleted]
+        use Kind::{Begin, Bucket, Deleted, End, Header, Index, Loss, Objects, Piece};
+        [Header, Objects, Begin, Piece, Loss, End, Index, Deleted, Bucket]
             .into_iter()
             .find(|kind| *kind as u8 == byte)
     }

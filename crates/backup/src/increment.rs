@@ -117,6 +117,7 @@ impl IncrementWriter {
                     self.frames.end.value_bytes += self.piece_at;
                 }
             }
+            Event::Bucket(bucket) => self.frames.put(out, Kind::Bucket, &bucket.encode()),
             Event::Loss(loss) => self.frames.put_loss(out, &loss),
             Event::Index(keys) => self.merge(keys, last, out)?,
             Event::End(_) => {

@@ -17,9 +17,9 @@ pub use encode::{BackupStream, LastBackup, PAGES_MAX, PIECE_BYTES_MAX, SHORT_BYT
 pub use frame::{FRAME_BODY_BYTES_MAX, FRAME_HEAD_BYTES, is_unfinished};
 pub use increment::{IncrementWriter, NotChanges};
 pub use index::{IndexKeys, index_of_frame};
-pub use record::{Contents, End, ExpiresAt, Header, Loss, ObjectHead, ObjectRecord};
+pub use record::{BucketRecord, Contents, End, ExpiresAt, Header, Loss, ObjectHead, ObjectRecord};
 
-/// The newest version of the format, for a store whose objects may have attributes.
+/// The newest version of the format, for a store that has records of buckets, or whose objects may have attributes.
 pub const FORMAT_VERSION: u32 = 3;
 /// The version of the format that is written for any other store.
 const FORMAT_VERSION_PLAIN: u32 = 2;

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use shoal_base::Lsn;
 use shoal_base::codec::{Reader, Truncated, put_prefixed, put_varint};
 use shoal_base::object::{Attributes, Metadata};
-use shoal_engine::{DamagedRange, ObjectKey};
+use shoal_engine::{BUCKET_RECORD_BYTES_MAX, DamagedRange, ObjectKey, check_bucket};
 
 use crate::{FORMAT_VERSION, FORMAT_VERSION_MIN};
 
@@ -89,6 +89,15 @@ pub struct ObjectRecord {
     pub head: ObjectHead,
     /// The value.
     pub value: Bytes,
+}
+
+/// The record of a bucket, as the store has it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BucketRecord {
+    /// The bucket.
+    pub name: String,
+    /// The record (`docs/format/object.md`).
+    pub record: Bytes,
 }
 
 /// An object or a range of the store that could not be read for the backup.
@@ -262,6 +271,25 @@ pub(crate) fn decode_objects(body: &Bytes) -> Result<Vec<ObjectRecord>, Wrong> {
     Ok(objects)
 }
 
+impl BucketRecord {
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(self.name.len() + self.record.len() + 4);
+        put_prefixed(&mut out, self.name.as_bytes());
+        put_prefixed(&mut out, &self.record);
+        out
+    }
+
+    pub(crate) fn decode(body: &Bytes) -> Result<Self, Wrong> {
+        let mut reader = Reader::new(body);
+        let name = text(&mut reader)?;
+        let record = reader.prefixed().map_err(truncated)?;
+        if check_bucket(&name).is_err() || record.len() > BUCKET_RECORD_BYTES_MAX || !reader.is_empty() {
+            return Err("the record of a bucket is not valid");
+        }
+        Ok(Self { name, record: body.slice_ref(record) })
+    }
+}
+
 impl Loss {
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut out = Vec::new();
@@ -326,5 +354,39 @@ impl End {
         let mut number = || if is_of_format_1 { Ok(0) } else { reader.u64().map_err(truncated) };
         let [deleted, keys] = [number()?, number()?];
         Ok(Self { objects, value_bytes, unreadable, ranges, frames, bytes, crc, deleted, keys })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// `docs/format/backup.md`: a frame of kind 9.
+    #[test]
+    fn golden_bytes_of_a_bucket() {
+        let bucket = BucketRecord { name: "ab".into(), record: Bytes::from_static(&[1, 0, 7]) };
+        assert_eq!(bucket.encode(), [2, b'a', b'b', 3, 1, 0, 7]);
+    }
+
+    #[test]
+    fn invalid_buckets_are_refused() {
+        let refused = |name: &str, bytes: usize| {
+            let record = Bytes::from(vec![1; bytes]);
+            BucketRecord::decode(&BucketRecord { name: name.into(), record }.encode().into()).is_err()
+        };
+        assert!(!refused("ab", BUCKET_RECORD_BYTES_MAX) && refused("ab", BUCKET_RECORD_BYTES_MAX + 1));
+        assert!(refused("", 3) && refused(".shoal", 3) && refused("A b", 3));
+        assert!(BucketRecord::decode(&Bytes::from_static(b"\x02ab\x01xy")).is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_a_bucket_or_refused(bytes: Vec<u8>) {
+            if let Ok(bucket) = BucketRecord::decode(&bytes.into()) {
+                prop_assert_eq!(BucketRecord::decode(&bucket.encode().into()), Ok(bucket));
+            }
+        }
     }
 }

@@ -12,7 +12,9 @@ use shoal_backup::{
     ObjectRecord,
 };
 use shoal_base::ManualClock;
-use shoal_engine::{Expiry, KeyPlace, Metadata, ObjectKey, PutOptions, RejectRules, Store, block_on};
+use shoal_engine::{
+    BucketConfig, Expiry, KeyPlace, Metadata, ObjectKey, PutOptions, RejectRules, Store, block_on,
+};
 use shoal_storekit::StoreKit;
 
 /// Of format 1, which no program writes any more.
@@ -319,6 +321,48 @@ fn attributes_are_in_a_backup_of_version_3() {
         let heads = objects(&events).into_iter().map(|object| object.head.metadata);
         let with: Vec<_> = heads.filter(|metadata| !metadata.attributes.is_empty()).collect();
         assert_eq!(with, [metadata.clone(), metadata.clone()]);
+    }
+    block_on(store.close()).unwrap();
+}
+
+fn records(events: &[Event]) -> Vec<(String, Vec<u8>)> {
+    let record = |event: &Event| match event {
+        Event::Bucket(bucket) => Some((bucket.name.clone(), bucket.record.to_vec())),
+        _ => None,
+    };
+    events.iter().filter_map(record).collect()
+}
+
+/// Each backup has all records of buckets, changed or not, as they were at its version.
+#[test]
+fn every_backup_has_all_records_of_buckets() {
+    let (store, _) = store(false);
+    store.load_buckets().unwrap();
+    let before = full(&store);
+    let mut config = BucketConfig { has_crc_etags: true, ..BucketConfig::default() };
+    config.items.set(3, Some(&vec![b'p'; 20_000]));
+    // More than a page of them.
+    let names: Vec<String> = (0..40).map(|which| format!("bucket-{which:02}")).collect();
+    for name in &names {
+        store.create_bucket(name, config.clone()).unwrap();
+    }
+    let record = store.bucket("bucket-07").unwrap().unwrap().config().encode().unwrap();
+    let stream = block_on(BackupStream::begin(&store, 1)).unwrap();
+    store.delete_bucket("bucket-07").unwrap();
+    let is_left = |name: &&String| *name != "bucket-07";
+    let left: Vec<&String> = names.iter().filter(is_left).collect();
+    let cases = [
+        (all(stream), names.iter().collect(), 3),
+        (increment(&store, &before), left.clone(), 0),
+        (full(&store), left, 3),
+    ];
+    for (bytes, expected, object_count) in cases {
+        let (events, damage) = read(&bytes, 10_000);
+        assert!(matches!(&events[0], Event::Header(header) if header.format == 3), "{damage:?}");
+        let found = records(&events);
+        assert!(found.iter().map(|(name, _)| name).eq(expected), "{:?}", found.len());
+        assert!(found.iter().all(|(_, found)| found.len() == record.len()));
+        assert_eq!((damage.len(), objects(&events).len()), (0, object_count));
     }
     block_on(store.close()).unwrap();
 }

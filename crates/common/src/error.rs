@@ -25,7 +25,7 @@ pub enum Error {
     /// The request itself is invalid.
     #[error("{0}")]
     Invalid(String),
-    /// The bucket has no record, was deleted, or is being deleted.
+    /// The bucket has no record, or was deleted.
     #[error("there is no bucket {0:?}")]
     NoBucket(String),
     /// The bucket has objects, so it cannot be deleted.

@@ -44,9 +44,9 @@ pub enum Bug {
     OneSlot,
     /// R9: an upgrade leaves a superblock of the old version in the slot that it writes last.
     OldSlotStays,
-    /// A record with attributes is queued before a superblock names the feature.
+    /// R42: a record with attributes is queued before a superblock names the feature.
     AttributesNotNamed,
-    /// A put may go into a bucket that is being deleted.
+    /// R43: a put may go into a bucket that is being deleted.
     ClosingIgnored,
     /// R9: blocks that a superblock frees are reused before it is durable.
     SuperblockNotFlushed,

@@ -32,7 +32,7 @@
 //!
 //! The path of a put: [`put`](Store::put) (`write/put.rs`), `write/append.rs`, the memtable, the log; later `apply/` and
 //! `checkpoint/publish.rs`. The path of a get: the read cache, `read/get.rs`, the memtables, the trees, the
-//! value. Recovery: `recovery/read.rs`, `recovery/open.rs`. Rules R1 to R40 (INV-1 to INV-40) are in `docs/invariants.md`.
+//! value. Recovery: `recovery/read.rs`, `recovery/open.rs`. Rules R1 to R43 (INV-1 to INV-43) are in `docs/invariants.md`.
 
 mod apply;
 mod bucket;
@@ -55,6 +55,7 @@ pub use testing::hostile;
 pub use bucket::{BUCKETS_MAX, BucketState};
 pub use growth::raise_cap::CapChange;
 pub use maintenance::scrub::ScrubReport;
+pub use read::buckets::BucketRecords;
 pub use read::changes::{ChangedObject, ChangesPage, ChangesPlace, KeyPlace, PlacedKey, Since, TreePage};
 pub use read::counted::CountedReader;
 pub use read::get::{Lookup, ShortObject, TryGet};

@@ -15,9 +15,10 @@
 //! 4. `access/`: [`access::policy`] judges a bucket's policy, [`access::acl`] has the canned ACLs, [`access::cors`] the rules for
 //!    browsers.
 //! 5. `body/`: [`body::claims`] reads the claims of a request about its body, and [`body::check`] checks them in one pass.
-//!    `body/reader.rs` takes the bytes from the connection. [`body::form`] reads POST forms, [`body::documents`] the XML of requests.
-//! 6. `object/` and `bucket/`: [`object::metadata`] is the stored form of metadata; [`object::conditions`], [`object::range`],
-//!    [`object::etag`]. The operations are in files of their names, as `object/put.rs`.
+//!    `body/reader.rs` takes the bytes from the connection. [`body::form`] reads POST forms, [`body::xml`] documents.
+//! 6. `object/` and `bucket/`: [`object::metadata`] has the stored attributes; [`object::conditions`], [`object::range`],
+//!    [`object::etag`]. The operations are in files of their names, as `object/put.rs`, the documents of their requests in
+//!    folders `documents`.
 //! 7. `answer/`: [`answer::object`] decides status and headers of a GET, [`answer::list`] and [`answer::result`] write
 //!    documents, `answer/body.rs` sends them.
 //!
@@ -26,7 +27,7 @@
 pub mod access;
 pub mod answer;
 pub mod body;
-mod bucket;
+pub mod bucket;
 pub mod object;
 mod options;
 pub mod request;

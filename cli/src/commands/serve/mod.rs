@@ -37,7 +37,6 @@ use crate::process::stopping::{self, StopThread, StopTime, say_left_over};
 use crate::store;
 use crate::store::buckets::{default_of_redis, log_choice};
 use shoal_transfer::objects::Objects;
-use shoal_transfer::text::one_line;
 
 /// A start waits this long for the count of the results that an earlier run stored.
 const RESULTS_WAIT: Duration = Duration::from_secs(1);

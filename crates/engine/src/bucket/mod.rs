@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwapOption;
 use shoal_base::list::DamagedRange;
-use shoal_base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use shoal_base::sync::atomic::{AtomicBool, Ordering};
 use shoal_common::bucket::BucketConfig;
 use shoal_common::error::{Error, Result};
 use shoal_common::event::Token;
@@ -22,12 +22,20 @@ use shoal_common::key::{ObjectKey, system_key};
 /// Most buckets with a record: all records are in memory, typically some hundred bytes each.
 pub const BUCKETS_MAX: usize = 10_000;
 
+/// Most bytes of all records together.
+pub(crate) const RECORDS_BYTES_MAX: usize = 64 << 20;
+
 /// The start of the keys of records in the store's own bucket.
 pub(crate) const RECORD_PREFIX: &[u8] = b"bucket/";
 
 /// The object with the record of a bucket.
 pub(crate) fn record_key(bucket: &str) -> ObjectKey {
     system_key(&[RECORD_PREFIX, bucket.as_bytes()].concat())
+}
+
+/// Returns true for the object with the record of a bucket.
+pub(crate) fn is_record(key: &ObjectKey) -> bool {
+    key.is_system() && key.key().starts_with(RECORD_PREFIX)
 }
 
 /// A bucket with a record, as of one moment. A change of the record makes another state.
@@ -61,6 +69,11 @@ impl BucketState {
         &self.config
     }
 
+    /// About the bytes that it takes in memory.
+    fn byte_count(&self) -> usize {
+        size_of::<Self>() + self.name.len() + self.config.items.as_bytes().len()
+    }
+
     /// Returns true if the bucket is deleted, or is being deleted.
     #[must_use]
     pub fn is_closed(&self) -> bool {
@@ -79,14 +92,39 @@ pub(crate) struct KnownBuckets {
     pub hidden: Vec<DamagedRange>,
 }
 
+impl KnownBuckets {
+    /// Checks that this state of a bucket has room beside those of the others.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`].
+    pub(crate) fn check_room(&self, state: &BucketState) -> Result<()> {
+        let others = self.states.iter().filter(|(name, _)| **name != state.name);
+        let (mut count, mut bytes) = (1, state.byte_count());
+        for (_, other) in others {
+            count += 1;
+            bytes += other.as_ref().map_or(0, |other| other.byte_count());
+        }
+        if count > BUCKETS_MAX {
+            return Err(Error::Invalid(format!("a store has at most {BUCKETS_MAX} buckets with settings")));
+        }
+        if bytes > RECORDS_BYTES_MAX {
+            return Err(Error::Invalid(format!(
+                "the settings of all buckets together have {bytes} bytes; {RECORDS_BYTES_MAX} are allowed"
+            )));
+        }
+        Ok(())
+    }
+}
+
 /// See the top of the file.
 #[derive(Default)]
 pub(crate) struct Buckets {
     /// `None` until they are loaded.
     known: ArcSwapOption<KnownBuckets>,
-    /// Odd while a bucket is closing.
-    epoch: AtomicU64,
+    /// The bucket that is closing.
     closing: ArcSwapOption<BucketState>,
+    /// True while there is one. Stored outside of the memtables' locks, loaded under them.
+    is_closing: AtomicBool,
     /// The turn of the one task that changes records.
     pub turn: Token<()>,
 }
@@ -112,21 +150,16 @@ impl Buckets {
         self.set_known(known);
     }
 
-    /// The epoch of a batch that is prepared now. It differs from [`epoch`](Self::epoch) while a bucket is closing.
-    pub(crate) fn epoch_of_batch(&self) -> u64 {
-        self.epoch.load(Ordering::Relaxed) & !1
-    }
-
-    /// The epoch now. Under a memtable's lock a batch compares it with its own.
+    /// Returns true while a bucket is closing. A batch asks under its memtables' locks.
     #[inline]
-    pub(crate) fn epoch(&self) -> u64 {
-        self.epoch.load(Ordering::Relaxed)
+    pub(crate) fn is_closing(&self) -> bool {
+        self.is_closing.load(Ordering::Acquire)
     }
 
     /// Checks that none of these keys is in a bucket that is closing. Called under the memtables' locks.
     ///
     /// # Errors
-    /// [`Error::NoBucket`].
+    /// [`Error::Busy`]: nobody knows yet if the bucket is deleted.
     pub(crate) fn check_open<'k>(&self, mut encoded_keys: impl Iterator<Item = &'k [u8]>) -> Result<()> {
         let closing = self.closing.load();
         let Some(closing) = closing.as_deref().filter(|_| !injected(Bug::ClosingIgnored)) else {
@@ -134,7 +167,7 @@ impl Buckets {
         };
         let name = closing.name.as_bytes();
         let is_of = |key: &[u8]| key.strip_prefix(name).is_some_and(|rest| rest.first() == Some(&0));
-        if encoded_keys.any(is_of) { Err(Error::NoBucket(closing.name.clone())) } else { Ok(()) }
+        if encoded_keys.any(is_of) { Err(Error::Busy("its bucket is being deleted")) } else { Ok(()) }
     }
 
     /// Closes a bucket until the guard is dropped, or for good. Only for the task whose turn it is. Puts that are not queued under a
@@ -142,8 +175,8 @@ impl Buckets {
     pub(crate) fn close(&self, state: Arc<BucketState>) -> ClosedBucket<'_> {
         state.is_closed.store(true, Ordering::Release);
         self.closing.store(Some(state.clone()));
-        let epoch = self.epoch.fetch_add(1, Ordering::AcqRel);
-        assert!(epoch.is_multiple_of(2), "one bucket at a time is closing");
+        let was_closing = self.is_closing.swap(true, Ordering::AcqRel);
+        assert!(!was_closing, "one bucket at a time is closing (R43)");
         ClosedBucket { buckets: self, state, is_deleted: false }
     }
 
@@ -165,7 +198,7 @@ pub(crate) struct ClosedBucket<'a> {
 impl ClosedBucket<'_> {
     /// The record is gone: the bucket stays closed for those who know this state.
     pub(crate) fn deleted(mut self) {
-        assert!(self.state.is_closed(), "a bucket is closed when its record goes");
+        assert!(self.state.is_closed(), "a bucket is closed when its record goes (R43)");
         self.is_deleted = true;
         self.buckets.replace(&self.state.name, None);
     }
@@ -176,8 +209,8 @@ impl Drop for ClosedBucket<'_> {
         if !self.is_deleted {
             self.state.is_closed.store(false, Ordering::Release);
         }
+        self.buckets.is_closing.store(false, Ordering::Release);
         self.buckets.closing.store(None);
-        self.buckets.epoch.fetch_add(1, Ordering::AcqRel);
     }
 }
 
@@ -194,22 +227,41 @@ mod tests {
     #[test]
     fn a_closing_bucket_refuses_its_keys_alone() {
         let buckets = Buckets::default();
-        let (before, state) = (buckets.epoch_of_batch(), known(&buckets, "photos"));
+        let state = known(&buckets, "photos");
         let check = |key: &'static [u8]| buckets.check_open([&b"other\0k"[..], key].into_iter());
-        assert_eq!(before, buckets.epoch());
+        assert!(!buckets.is_closing());
         let other = state.with(BucketConfig { has_crc_etags: true, ..BucketConfig::default() });
         let closed = buckets.close(state.clone());
-        assert!(before != buckets.epoch() && buckets.epoch_of_batch() != buckets.epoch());
-        assert!(matches!(check(b"photos\0k"), Err(Error::NoBucket(name)) if name == "photos"));
+        assert!(buckets.is_closing());
+        assert!(matches!(check(b"photos\0k"), Err(Error::Busy(_))));
         for key in [&b"photos-2\0k"[..], b"photo\0s", b"x\0photos\0"] {
             check(key).unwrap();
         }
         assert!(state.is_closed() && other.is_closed(), "all states of the bucket");
         drop(closed);
         assert!(!other.is_closed() && check(b"photos\0k").is_ok());
-        assert!(before != buckets.epoch() && buckets.epoch_of_batch() == buckets.epoch());
         buckets.close(state.clone()).deleted();
         assert!(state.is_closed() && check(b"photos\0k").is_ok() && buckets.names_after("", 9).is_empty());
+    }
+
+    #[test]
+    fn records_are_bounded_in_number_and_bytes() {
+        let state = |name: &str, bytes: usize| {
+            let mut config = BucketConfig::default();
+            config.items.set(3, Some(&vec![1; bytes]));
+            Arc::new(BucketState::new(name, config))
+        };
+        let (mut known, big) = (KnownBuckets::default(), RECORDS_BYTES_MAX / 2 - 400);
+        known.check_room(&state("a", big)).unwrap();
+        known.states.insert("a".into(), Ok(state("a", big)));
+        known.check_room(&state("b", big)).unwrap();
+        let refused = known.check_room(&state("b", big + 800)).unwrap_err().to_string();
+        assert!(refused.contains("67108864 are allowed"), "{refused}");
+        known.check_room(&state("a", 2 * big)).unwrap();
+        known.states.extend((0..BUCKETS_MAX).map(|which| (which.to_string(), Err(String::new()))));
+        assert!(known.check_room(&state("b", 0)).is_err());
+        known.states.remove("0");
+        known.check_room(&state("a", 0)).unwrap();
     }
 
     #[test]

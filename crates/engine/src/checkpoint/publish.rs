@@ -115,11 +115,6 @@ impl Checkpointer {
         next.number += 1;
         // Read first: any record that is numbered later is above it, so the tail stays before that record.
         let assigned = self.log.committer.assigned();
-        next.features.incompatible |= changes.features;
-        assert!(
-            next.features.incompatible & newest.features.incompatible == newest.features.incompatible,
-            "a superblock takes no feature back"
-        );
         let tail = self.first_needed(&changes).unwrap_or(u64::MAX).min(assigned.next().0);
         if let Some(change) = changes.tablet {
             set_tablet(&mut next, change)?;
@@ -156,9 +151,8 @@ impl Checkpointer {
             "areas or ring overlap each other or blocks in use (INV-37, INV-38): {:?}",
             next.layout
         );
-        if let Some(more) = changes.losses {
-            next.losses = next.losses.and(more, next.number);
-        }
+        next.losses = changes.losses.map_or(next.losses, |more| next.losses.and(more, next.number));
+        name_features(&mut next, newest, changes.features);
         let taken = if injected(Bug::TakenNotPublished) { &[] } else { &changes.taken[..] };
         let freed = if injected(Bug::FreedNotPublished) { &[] } else { &changes.freed[..] };
         next.space = match changes.layout {
@@ -198,6 +192,13 @@ impl Checkpointer {
         }
         self.log.poison.flushed(flush).await
     }
+}
+
+/// Names more features.
+fn name_features(next: &mut Superblock, newest: &Superblock, more: u32) {
+    next.features.incompatible |= more;
+    let before = newest.features.incompatible;
+    assert!(next.features.incompatible & before == before, "a superblock takes no feature back (R42)");
 }
 
 /// Names the new trees of a tablet.

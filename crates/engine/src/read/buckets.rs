@@ -3,18 +3,24 @@
 
 use std::sync::Arc;
 
+use shoal_base::list::DamagedRange;
 use shoal_base::task::Boxed;
 use shoal_common::bucket::{BUCKET_RECORD_BYTES_MAX, BucketConfig};
 use shoal_common::error::{Error, Result};
-use shoal_common::key::{of_encoded, system_key};
+use shoal_common::key::{check_bucket, of_encoded, system_key};
 use shoal_common::object::BucketPage;
 use shoal_pool::Hint;
 
-use crate::bucket::{BucketState, KnownBuckets, RECORD_PREFIX};
+use crate::bucket::{BucketState, KnownBuckets, RECORD_PREFIX, record_key};
 use crate::read::get::{FoundEntry, is_unreadable};
 use crate::read::list::{page_limit, successor};
+use crate::read::snapshot::Snapshot;
 use crate::read::streams::{Merge, TabletStream};
 use crate::store::{Inner, Store};
+use crate::tablet::view::View;
+
+/// About this number of bytes of records are read at a time.
+const RECORD_PAGE_BYTES: usize = 256 << 10;
 
 impl Store {
     /// The names of at most `limit` (up to 1,000; 0: 1,000) buckets that hold objects or have a record, in the order of their
@@ -70,44 +76,113 @@ impl Store {
     pub(crate) async fn read_buckets(&self) -> Result<KnownBuckets> {
         let inner = &*self.0;
         inner.check_open()?;
-        let start = system_key(RECORD_PREFIX).encoded().to_vec();
-        let end = successor(&start);
-        let tablets = inner.tablets.all().iter();
-        let streams = tablets.map(|tablet| TabletStream::new(inner, tablet.view(), end.as_deref(), Some(8)));
-        let mut merge = Merge::new(inner, streams.collect());
-        merge.seek(start.clone()).await?;
         let mut known = KnownBuckets::default();
-        while let Some((key, found)) = merge.next(&mut Vec::new()).await? {
-            let Some(name) = key.strip_prefix(&start[..]) else { break };
-            let (Ok(name), Some(found)) = (std::str::from_utf8(name), found) else { continue };
-            let config = match read_record(inner, &found).await {
-                Ok(config) => config,
-                Err(error) if is_unreadable(&error) => Err(error.to_string()),
-                Err(error) => return Err(error),
-            };
-            if let Err(why) = &config {
+        let mut after = Some(String::new());
+        while let Some(last) = after {
+            let views = inner.tablets.all().iter().map(|tablet| tablet.view());
+            let page = record_page(inner, views.collect(), &last).await?;
+            after = page.next();
+            for (name, record) in page.records {
+                let state =
+                    BucketConfig::decode(&record).map(|config| Arc::new(BucketState::new(&name, config)));
+                known.states.insert(name, state.map_err(str::to_owned));
+            }
+            known.states.extend(page.unreadable.into_iter().map(|(name, range)| (name, Err(range.why))));
+            known.hidden.extend(page.damaged);
+        }
+        for (name, state) in &known.states {
+            if let Err(why) = state {
                 tracing::error!("the settings of bucket {name:?} cannot be used: {why}");
             }
-            let state = config.map(|config| Arc::new(BucketState::new(name, config)));
-            known.states.insert(name.to_owned(), state);
         }
-        if !merge.damaged.is_empty() && !inner.device_answers().await {
-            return Err(Error::Busy("its device does not read anything, not even superblocks"));
-        }
-        let damaged = std::mem::take(&mut merge.damaged).into_iter();
-        known.hidden = damaged.filter(|range| range.overlaps(&start, end.as_deref())).collect();
         Ok(known)
     }
 }
 
-/// The settings in a record, or the reason why they cannot be used.
-async fn read_record(inner: &Inner, found: &FoundEntry) -> Result<std::result::Result<BucketConfig, String>> {
+impl Snapshot {
+    /// Some records of buckets after the name `after` (empty: from the first one on), in the order of their names.
+    ///
+    /// # Errors
+    /// As [`Snapshot::objects`].
+    pub fn bucket_records<'a>(&'a self, after: &'a str) -> Boxed<'a, Result<BucketRecords>> {
+        Box::pin(async move { record_page(&self.store().0, self.held()?.views.to_vec(), after).await })
+    }
+}
+
+/// Records of buckets, in the order of names.
+#[derive(Clone, Debug, Default)]
+pub struct BucketRecords {
+    /// Names and records (`docs/format/object.md`).
+    pub records: Vec<(String, Vec<u8>)>,
+    /// Names, each with the range that has only the key of its record, which cannot be read.
+    pub unreadable: Vec<(String, DamagedRange)>,
+    /// Ranges of encoded keys that may have more records.
+    pub damaged: Vec<DamagedRange>,
+    /// The last name, if there are more.
+    last: Option<String>,
+}
+
+impl BucketRecords {
+    /// The name after which the records continue; `None`: there are no more.
+    #[must_use]
+    pub fn next(&self) -> Option<String> {
+        self.last.clone()
+    }
+}
+
+async fn record_page(inner: &Inner, views: Vec<Arc<View>>, after: &str) -> Result<BucketRecords> {
+    let prefix = system_key(RECORD_PREFIX).encoded().to_vec();
+    let end = successor(&prefix);
+    let start =
+        if after.is_empty() { prefix.clone() } else { [&prefix[..], after.as_bytes(), &[0]].concat() };
+    let streams = views.into_iter().map(|view| TabletStream::new(inner, view, end.as_deref(), Some(8)));
+    let mut merge = Merge::new(inner, streams.collect());
+    merge.seek(start.clone()).await?;
+    let (mut page, mut bytes, mut until) = (BucketRecords::default(), 0, end.clone());
+    while let Some((key, found)) = merge.next(&mut Vec::new()).await? {
+        let Some(name) = key.strip_prefix(&prefix[..]) else { break };
+        let name = std::str::from_utf8(name).ok().filter(|name| check_bucket(name).is_ok());
+        let (Some(name), Some(found)) = (name, found) else { continue };
+        match read_record(inner, &found).await {
+            Ok(record) => {
+                bytes += record.len();
+                page.records.push((name.to_owned(), record));
+            }
+            Err(Error::Corrupt { what: why, block }) => {
+                let (tablet, to) = (inner.tablets.of(&record_key(name)).id, [&key[..], &[0]].concat());
+                let range = DamagedRange { tablet, from: key.clone(), to: Some(to), block, why };
+                page.unreadable.push((name.to_owned(), range));
+            }
+            Err(error) => return Err(error),
+        }
+        if bytes >= RECORD_PAGE_BYTES {
+            page.last = Some(name.to_owned());
+            until = Some([&key[..], &[0]].concat());
+            break;
+        }
+    }
+    if !merge.damaged.is_empty() && !inner.device_answers().await {
+        return Err(Error::Busy("its device does not read anything, not even superblocks"));
+    }
+    let damaged = std::mem::take(&mut merge.damaged).into_iter();
+    page.damaged = damaged.filter(|range| range.overlaps(&start, until.as_deref())).collect();
+    Ok(page)
+}
+
+/// The bytes of a record.
+///
+/// # Errors
+/// [`Error::Corrupt`] if it cannot be read, or is longer than records are; as the device.
+async fn read_record(inner: &Inner, found: &FoundEntry) -> Result<Vec<u8>> {
     let bytes = found.entry.value_bytes;
     if bytes > BUCKET_RECORD_BYTES_MAX as u64 {
-        return Ok(Err(format!("its record has {bytes} bytes")));
+        return Err(Error::Corrupt { what: format!("its record has {bytes} bytes"), block: 0 });
     }
-    let object = inner.read_object(found, 0, bytes, Hint::Scan).await?;
-    Ok(BucketConfig::decode(&object.value.to_vec()).map_err(str::to_owned))
+    match inner.read_object(found, 0, bytes, Hint::Scan).await {
+        Ok(object) => Ok(object.value.to_vec()),
+        Err(error) if is_unreadable(&error) => Err(Error::Corrupt { what: error.to_string(), block: 0 }),
+        Err(error) => Err(error),
+    }
 }
 
 /// Adds the names of buckets with a record to a page of at most `limit` names. `known` are those after the page's start, in order, at least

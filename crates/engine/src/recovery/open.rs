@@ -136,14 +136,13 @@ impl Recovery {
         let found = options.read_only.then(|| self.superblock.clone());
         let releases = make_holes_if_wanted(&self.device, &space, &options);
         let (log, worker) = self.open_log(replayed, &space, &options, &environment).await?;
-        let move_bytes_max = options.tuning.move_bytes_max.min(options.cache_bytes / 8);
-        let (tuning, losses) = (Tuning { move_bytes_max, ..options.tuning }, self.superblock.losses);
+        let losses = self.superblock.losses;
         let checkpointer = Checkpointer {
             device: self.device,
             pool: self.pool,
             layout: ArcSwap::from_pointee(self.superblock.layout),
             identity: self.superblock.identity,
-            tuning,
+            tuning: tuning_of(&options),
             looked_ns: AtomicU64::new(environment.clock.monotonic_ns()),
             clock: environment.clock.clone(),
             log: Arc::new(log),
@@ -289,6 +288,12 @@ impl Recovery {
         }
         Ok((Log { committer, poison, expiry }, bell.map(Worker::new)))
     }
+}
+
+/// The tuning with what the cache has room for.
+fn tuning_of(options: &OpenOptions) -> Tuning {
+    let move_bytes_max = options.tuning.move_bytes_max.min(options.cache_bytes / 8);
+    Tuning { move_bytes_max, ..options.tuning }
 }
 
 /// Makes holes and returns true if the store releases free blocks to the device: a file system that does not allocate could not return their room.

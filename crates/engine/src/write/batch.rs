@@ -47,8 +47,6 @@ pub(crate) struct PreparedBatch<'a> {
     pub kept: Vec<(Arc<Record>, Kept)>,
     /// The bucket that must not be closed when the batch is queued, if the writer named it.
     pub bucket: Option<Arc<BucketState>>,
-    /// The epoch of the buckets at the start of the preparation.
-    pub epoch: u64,
 }
 
 /// A batch with a permit for memtables and log.
@@ -77,8 +75,7 @@ impl<'a> PreparedBatch<'a> {
     pub(crate) fn new(inner: &'a Inner) -> Self {
         let (records, reservation) = (SmallVec::new(), None);
         let (extents, writes, kept) = (Vec::new(), Vec::new(), Vec::new());
-        let (bucket, epoch) = (None, inner.buckets.epoch_of_batch());
-        Self { inner, records, reservation, extents, writes, kept, bucket, epoch }
+        Self { inner, records, reservation, extents, writes, kept, bucket: None }
     }
 
     /// The same for writes into a bucket that must not be closed when they are queued.
@@ -89,10 +86,10 @@ impl<'a> PreparedBatch<'a> {
     /// Checks that no bucket of its puts is closed. Called under the locks of its memtables.
     ///
     /// # Errors
-    /// [`Error::NoBucket`].
+    /// [`Error::NoBucket`]; [`Error::Busy`] while nobody knows.
     #[inline]
     pub(crate) fn check_buckets(&self) -> Result<()> {
-        if self.epoch != self.inner.buckets.epoch() {
+        if self.inner.buckets.is_closing() {
             let puts = self.records.iter().filter(|it| it.record.kind() == RecordKind::Put);
             self.inner.buckets.check_open(puts.map(|it| it.record.key()))?;
         }

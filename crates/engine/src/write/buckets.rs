@@ -6,14 +6,15 @@
 use std::sync::Arc;
 
 use shoal_base::list::DamagedRange;
-use shoal_common::bucket::BucketConfig;
+use shoal_base::task::Boxed;
+use shoal_common::bucket::{BUCKET_RECORD_BYTES_MAX, BucketConfig};
 use shoal_common::error::{Error, Result};
 use shoal_common::injected_bug::{Bug, injected};
 use shoal_common::key::{check_bucket, system_key};
 use shoal_common::object::{ListRequest, PutOptions, RejectRules};
 use shoal_log::run_to_end;
 
-use crate::bucket::{BUCKETS_MAX, BucketState, KnownBuckets, record_key};
+use crate::bucket::{BucketState, KnownBuckets, record_key};
 use crate::store::Store;
 
 /// The result of [`Store::create_bucket`].
@@ -65,21 +66,16 @@ impl Store {
     ///
     /// # Errors
     /// As [`Self::put`] and [`Self::bucket`]; [`Error::Invalid`] for an invalid name, too long settings, or the record after
-    /// [`BUCKETS_MAX`].
+    /// [`BUCKETS_MAX`](crate::BUCKETS_MAX); [`Error::Invalid`] also if all records together are too long.
     pub fn create_bucket(&self, name: &str, config: BucketConfig) -> Result<CreatedBucket> {
         check_bucket(name)?;
         self.run_in_turn(async |known| {
             if let Some(state) = self.find_bucket(known, name)? {
                 return Ok(CreatedBucket { state, is_new: false });
             }
-            if known.states.len() >= BUCKETS_MAX {
-                return Err(Error::Invalid(format!(
-                    "a store has at most {BUCKETS_MAX} buckets with settings"
-                )));
-            }
             let created_ns = self.0.environment.clock.wall_ns();
             let state = BucketState::new(name, BucketConfig { created_ns, ..config });
-            Ok(CreatedBucket { state: self.store_bucket(state).await?, is_new: true })
+            Ok(CreatedBucket { state: self.store_bucket(known, state).await?, is_new: true })
         })
     }
 
@@ -97,12 +93,12 @@ impl Store {
             let mut config = before.config().clone();
             change(&mut config)?;
             config.created_ns = before.config().created_ns;
-            self.store_bucket(before.with(config)).await
+            self.store_bucket(known, before.with(config)).await
         })
     }
 
-    /// Deletes the record of a bucket without objects. Durable on return. A put into the bucket meanwhile is refused with
-    /// [`Error::NoBucket`], and so is every later one that names an earlier state of the bucket.
+    /// Deletes the record of a bucket without objects. Durable on return. Meanwhile a put into the bucket is refused with
+    /// [`Error::Busy`]; later one that names an earlier state of the bucket is refused with [`Error::NoBucket`].
     ///
     /// # Errors
     /// [`Error::NoBucket`] if it has no record; [`Error::BucketNotEmpty`]; those of [`Self::bucket`] and [`Self::delete`]: nothing was
@@ -119,9 +115,32 @@ impl Store {
                 self.delete(&system_key(b"closing"), RejectRules::default()).await?;
             }
             self.check_empty(name).await?;
-            self.delete(&record_key(name), RejectRules::default()).await?;
-            closed.deleted();
-            Ok(())
+            let deleted = self.delete(&record_key(name), RejectRules::default()).await;
+            // If the outcome is not known, no put may count on the record.
+            if matches!(deleted, Ok(_) | Err(Error::Unknown(_))) {
+                closed.deleted();
+            }
+            deleted.map(|_| ())
+        })
+    }
+
+    /// Writes the record of a bucket from a backup as it is, or removes it. Only for a store that is being restored: its buckets are not
+    /// loaded.
+    ///
+    /// # Errors
+    /// As [`Self::put`] and [`Self::delete`]; [`Error::Invalid`] for an invalid name, or a record that is too long.
+    pub fn restore_bucket<'a>(&'a self, name: &'a str, record: Option<&'a [u8]>) -> Boxed<'a, Result<()>> {
+        Box::pin(async move {
+            check_bucket(name)?;
+            assert!(self.0.buckets.known().is_none(), "records are restored before buckets are loaded");
+            let key = record_key(name);
+            let Some(record) = record else {
+                return self.delete(&key, RejectRules::default()).await.map(|_| ());
+            };
+            if record.len() > BUCKET_RECORD_BYTES_MAX {
+                return Err(Error::Invalid(format!("the record of bucket {name:?} is too long")));
+            }
+            self.put(&key, record.to_vec().into(), PutOptions::default()).await.map(|_| ())
         })
     }
 
@@ -141,8 +160,9 @@ impl Store {
         })
     }
 
-    async fn store_bucket(&self, state: BucketState) -> Result<Arc<BucketState>> {
+    async fn store_bucket(&self, known: &KnownBuckets, state: BucketState) -> Result<Arc<BucketState>> {
         assert!(!state.is_closed(), "a deleted bucket gets no settings");
+        known.check_room(&state)?;
         let record = state.config().encode()?;
         self.put(&record_key(state.name()), record.into(), PutOptions::default()).await?;
         let state = Arc::new(state);

@@ -144,7 +144,7 @@ impl Inner {
         self.checkpointer.name_attributes()?;
         assert!(
             self.checkpointer.has_attributes() || injected(Bug::AttributesNotNamed),
-            "a record needs a feature that no superblock names"
+            "a record needs a feature that no superblock names (R42)"
         );
         Ok(())
     }

@@ -81,6 +81,7 @@ impl ValueWriter {
     /// Sets the bucket of the key: the value is not stored if the bucket is deleted before, see [`Write::in_bucket`].
     #[must_use]
     pub fn in_bucket(self, bucket: Arc<BucketState>) -> Self {
+        assert_eq!(bucket.name(), self.key.bucket(), "the bucket of the key");
         Self { bucket: Some(bucket), ..self }
     }
 

@@ -250,7 +250,9 @@ fn no_put_is_lost_in_a_deleted_bucket() {
                     }
                     match put(store, state) {
                         Ok(()) => _ = stored.fetch_add(1, Ordering::SeqCst),
-                        Err(error) => assert!(matches!(error, Error::NoBucket(_)), "{error}"),
+                        Err(error) => {
+                            assert!(matches!(error, Error::NoBucket(_) | Error::Busy(_)), "{error}")
+                        }
                     }
                 });
             }
@@ -281,5 +283,45 @@ fn no_put_is_lost_in_a_deleted_bucket() {
         }
     }
     assert!(deleted > 0 && kept > 0, "{deleted} deleted, {kept} kept");
+    block_on(store.close()).unwrap();
+}
+
+/// A put that names no bucket is before the deletion, which finds it, or after it, in a bucket without a record; or it is refused.
+#[test]
+fn a_put_of_another_frontend_is_before_or_after_the_deletion() {
+    const ROUNDS: usize = 200;
+    let (_, device) = blank(1_024, 9);
+    let store = open(&device, tiny_with_threads()).unwrap();
+    store.load_buckets().unwrap();
+    let mut seen = [0; 3];
+    for round in 0..ROUNDS {
+        store.create_bucket("photos", BucketConfig::default()).unwrap();
+        let (key, begun) = (in_bucket("photos"), AtomicUsize::new(0));
+        let (deleted, stored) = thread::scope(|scope| {
+            let writer = scope.spawn(|| {
+                begun.store(1, Ordering::SeqCst);
+                (0..round % 8 * 100).for_each(|_| std::hint::spin_loop());
+                block_on(store.put(&key, vec![7].into(), PutOptions::default()))
+            });
+            while begun.load(Ordering::SeqCst) < 1 {
+                thread::yield_now();
+            }
+            (store.delete_bucket("photos"), writer.join().unwrap())
+        });
+        let exists = block_on(store.head(&key)).unwrap().is_some();
+        let has_record = store.bucket("photos").unwrap().is_some();
+        match (&deleted, &stored) {
+            (Err(Error::BucketNotEmpty(_)), Ok(_)) => seen[0] += 1,
+            (Ok(()), Err(Error::Busy(_))) => seen[1] += 1,
+            (Ok(()), Ok(_)) => seen[2] += 1,
+            other => panic!("round {round}: {other:?}"),
+        }
+        assert_eq!((exists, has_record), (stored.is_ok(), deleted.is_err()), "round {round}: {seen:?}");
+        block_on(store.delete(&key, RejectRules::default())).unwrap();
+        if has_record {
+            store.delete_bucket("photos").unwrap();
+        }
+    }
+    assert!(seen[0] > 0 && seen[2] > 0, "{seen:?}");
     block_on(store.close()).unwrap();
 }

@@ -2,5 +2,6 @@
 
 pub mod acl;
 pub mod cors;
+pub mod documents;
 pub mod policy;
 pub mod policy_action;

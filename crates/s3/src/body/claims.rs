@@ -34,7 +34,7 @@ impl BodyClaims {
     /// Reads the claims of a request whose signature announces `payload`.
     ///
     /// # Errors
-    /// `MissingContentLength`, `EntityTooLarge`, `InvalidDigest`, `InvalidRequest`.
+    /// `MissingContentLength`, `EntityTooLarge`, `InvalidDigest`, `BadDigest`, `InvalidRequest`.
     pub fn of(headers: &HeaderMap, payload: PayloadHash) -> S3Result<Self> {
         let body_bytes = length(headers, "content-length")?;
         let decoded_bytes = length(headers, "x-amz-decoded-content-length")?;
@@ -93,7 +93,7 @@ fn checksum_of(headers: &HeaderMap) -> S3Result<Option<ChecksumValue>> {
         let Some(text) = header(headers, algorithm.header())? else { continue };
         let why = format!("Value for {} header is invalid.", algorithm.header());
         let value = ChecksumValue::parse(algorithm, text);
-        let value = value.ok_or_else(|| S3Error::new(ErrorCode::InvalidRequest, why))?;
+        let value = value.ok_or_else(|| S3Error::new(ErrorCode::BadDigest, why))?;
         if found.replace(value).is_some() {
             return Err(several());
         }
@@ -128,8 +128,11 @@ fn is_aws_chunked(encoding: &str) -> bool {
 /// The content encoding that is stored: without that of the transfer.
 #[must_use]
 pub fn stored_encoding(encoding: &str) -> Option<String> {
-    let words = encoding.split(',').map(str::trim).filter(|word| !word.is_empty() && !is_aws_chunked(word));
-    let text = words.collect::<Vec<_>>().join(",");
+    let words = || encoding.split(',').map(str::trim).filter(|word| !word.is_empty());
+    let text = match words().any(is_aws_chunked) {
+        true => words().filter(|word| !is_aws_chunked(word)).collect::<Vec<_>>().join(","),
+        false => encoding.trim().to_owned(),
+    };
     (!text.is_empty()).then_some(text)
 }
 
@@ -192,7 +195,7 @@ mod tests {
                 &[crc, ("x-amz-checksum-sha1", "2jmj7l5rSw0yVb/vlWAYkK/YBwk=")],
                 ErrorCode::InvalidRequest,
             ),
-            (STREAMING, &[("x-amz-checksum-sha256", "bad")], ErrorCode::InvalidRequest),
+            (STREAMING, &[("x-amz-checksum-sha256", "bad")], ErrorCode::BadDigest),
             (STREAMING, &[("x-amz-trailer", "x-amz-meta-a")], ErrorCode::InvalidRequest),
             (PayloadHash::Unsigned, &[announced], ErrorCode::InvalidRequest),
             (STREAMING, &[("content-md5", "AAAA")], ErrorCode::InvalidDigest),

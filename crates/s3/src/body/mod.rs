@@ -1,10 +1,9 @@
-//! Bodies: the framing of chunks, one pass of hashes over the bytes, forms, and XML documents with limits.
+//! Bodies: the framing of chunks, one pass of hashes over the bytes, forms, and the parser of XML.
 
 pub mod check;
 pub mod checksum;
 pub mod chunked;
 pub mod claims;
-pub mod documents;
 pub mod form;
 pub(crate) mod reader;
 pub mod xml;

@@ -10,7 +10,7 @@ use crate::access::acl::CannedAcl;
 use crate::answer::S3Answer;
 use crate::answer::list::{KeyListWriter, ListedObject, bucket_list};
 use crate::answer::result::location_result;
-use crate::body::documents::create_bucket::check_create_bucket;
+use crate::bucket::documents::create_bucket::check_create_bucket;
 use crate::object::metadata::S3Metadata;
 use crate::request::error::{ErrorCode, S3Error, S3Result};
 use crate::request::headers::header;

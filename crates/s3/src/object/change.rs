@@ -8,7 +8,7 @@ use super::metadata::S3Metadata;
 use super::tags::{OBJECT_TAGS_MAX, TagSet};
 use super::write::Target;
 use crate::answer::S3Answer;
-use crate::body::documents::tagging::{parse_tagging, write_tagging};
+use crate::object::documents::tagging::{parse_tagging, write_tagging};
 use crate::request::error::{ErrorCode, S3Result};
 use crate::request::operation::S3Operation;
 use crate::serve::call::S3Call;

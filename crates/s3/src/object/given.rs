@@ -21,9 +21,8 @@ pub fn metadata_in(headers: &HeaderMap) -> S3Result<Metadata> {
         let why = format!("A content type has at most {CONTENT_TYPE_BYTES_MAX} bytes.");
         return Err(S3Error::argument("content-type", "", why));
     }
-    let mut metadata = Metadata::default();
-    metadata.content_type = content_type.to_owned();
-    metadata.user = user_metadata(headers)?;
+    let content_type = content_type.to_owned();
+    let mut metadata = Metadata { content_type, user: user_metadata(headers)?, ..Metadata::default() };
     for (tag, name) in attribute::HEADERS {
         let Some(value) = headers.get(name) else { continue };
         let value = match tag {

@@ -5,6 +5,7 @@ pub(crate) mod change;
 pub mod conditions;
 pub(crate) mod copy;
 pub(crate) mod delete;
+pub mod documents;
 pub mod etag;
 pub(crate) mod get;
 pub mod given;

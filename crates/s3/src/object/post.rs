@@ -4,7 +4,7 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 
 use super::etag::ObjectEtag;
 use super::tags::{OBJECT_TAGS_MAX, TagSet};
-use crate::body::documents::tagging::parse_tagging;
+use crate::object::documents::tagging::parse_tagging;
 use crate::request::error::{ErrorCode, S3Error, S3Result};
 use crate::sign::form::{FormFields, form_field};
 use crate::text::percent_encode;

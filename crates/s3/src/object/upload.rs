@@ -7,7 +7,7 @@ use super::etag::{ObjectEtag, etag_list_has};
 use super::metadata::StoredChecksum;
 use crate::answer::list::ListedPart;
 use crate::body::checksum::{ChecksumAlgorithm, ChecksumValue};
-use crate::body::documents::complete::CompletedPart;
+use crate::object::documents::complete::CompletedPart;
 use crate::request::error::{ErrorCode, S3Error, S3Result};
 use crate::request::headers::header;
 

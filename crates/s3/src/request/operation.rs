@@ -200,12 +200,12 @@ const LATER: &[(&str, &str)] = &[
     ("versioning", "Versioning"),
 ];
 
-/// Headers of features that Shoal does not have: a name, or its start before a star, and the feature.
+/// Headers of features that Shoal does not have: a name, or its start before a star, and the feature. `x-amz-bypass-governance-retention` is
+/// none: no object is retained.
 const LATER_HEADERS: &[(&str, &str)] = &[
     ("x-amz-server-side-encryption*", "Server-side encryption"),
     ("x-amz-copy-source-server-side-encryption*", "Server-side encryption"),
     ("x-amz-object-lock-*", "Object lock"),
-    ("x-amz-bypass-governance-retention", "Object lock"),
     ("x-amz-grant-*", "An access control list in headers, except x-amz-acl,"),
     ("x-amz-mfa", "MFA delete"),
     ("x-amz-write-offset-bytes", "Appending by PutObject"),

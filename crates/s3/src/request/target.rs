@@ -110,7 +110,9 @@ pub fn check_new_bucket_name(bucket: &str) -> S3Result<()> {
         && bucket.bytes().all(is_plain)
         && is_alphanumeric(bucket.bytes().next())
         && is_alphanumeric(bucket.bytes().last());
-    let is_reserved = bucket.starts_with("xn--") || bucket.contains("..") || bucket.parse::<IpAddr>().is_ok();
+    let is_reserved = bucket.starts_with("xn--")
+        || ["..", ".-", "-."].iter().any(|pair| bucket.contains(pair))
+        || bucket.parse::<IpAddr>().is_ok();
     if fits && !is_reserved { Ok(()) } else { Err(bad_bucket(bucket)) }
 }
 
@@ -184,7 +186,19 @@ mod tests {
         for name in ["abc", "a.b-c9", &"a".repeat(63)] {
             assert!(check_new_bucket_name(name).is_ok(), "{name}");
         }
-        for name in ["ab", "a_b", "-ab", "ab.", "a..b", "192.168.5.4", "xn--abc", "Abc", &"a".repeat(64)] {
+        for name in [
+            "ab",
+            "a_b",
+            "-ab",
+            "ab.",
+            "a..b",
+            "a.-b",
+            "a-.b",
+            "192.168.5.4",
+            "xn--abc",
+            "Abc",
+            &"a".repeat(64),
+        ] {
             assert!(check_new_bucket_name(name).is_err(), "{name}");
         }
         assert!(check_bucket_name("a_").is_ok());

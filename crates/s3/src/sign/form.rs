@@ -79,7 +79,10 @@ fn check_signature(
     secrets: &dyn SecretSource,
 ) -> S3Result<String> {
     if form_field(fields, "awsaccesskeyid").is_some() {
-        return Err(S3Error::new(ErrorCode::InvalidRequest, "Signature version 2 is not supported."));
+        return Err(S3Error::new(
+            ErrorCode::InvalidRequest,
+            "Signature version 2 is not supported. Please use version 4 (aws-cli: s3.signature_version s3v4).",
+        ));
     }
     let field = |name: &str| {
         let why = format!("A form with a policy must have the field {name}.");

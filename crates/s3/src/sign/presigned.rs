@@ -34,8 +34,11 @@ pub(super) fn claim<'a>(
     let signature = unhex(field("X-Amz-Signature")?.as_bytes()).ok_or(ErrorCode::SignatureDoesNotMatch)?;
     let signed_s = parse_basic(field("X-Amz-Date")?).ok_or_else(|| malformed("X-Amz-Date is no date."))?;
     let life = field("X-Amz-Expires")?;
-    let life_s = life.parse().ok().filter(|life| (1..=LIFE_S_MAX).contains(life));
-    let life_s = life_s.ok_or_else(|| malformed("X-Amz-Expires must be 1 to 604800 seconds."))?;
+    let why = "X-Amz-Expires must be 1 to 604800 seconds.";
+    let life_s = life.parse::<i64>().map_err(|_| malformed(why))?;
+    // A number outside of the range is a URL that is never valid.
+    let life_s = u64::try_from(life_s).ok().filter(|life_s| (1..=LIFE_S_MAX).contains(life_s));
+    let life_s = life_s.ok_or_else(|| S3Error::new(ErrorCode::AccessDenied, why))?;
     if signed_s > now_s + SKEW_S {
         return Err(S3Error::new(ErrorCode::AccessDenied, "Request is not valid yet"));
     }

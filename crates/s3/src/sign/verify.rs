@@ -71,7 +71,10 @@ pub fn verify(
         (Some(value), false) => authorization::claim(head.headers, value, now_s)?,
         (None, true) => presigned::claim(head.headers, query, now_s)?,
         (None, false) if has("Signature") && has("AWSAccessKeyId") => {
-            return Err(S3Error::new(ErrorCode::InvalidRequest, "Signature version 2 is not supported."));
+            return Err(S3Error::new(
+                ErrorCode::InvalidRequest,
+                "Signature version 2 is not supported. Please use version 4 (aws-cli: s3.signature_version s3v4).",
+            ));
         }
         (None, false) => return anonymous(head.headers),
     };

@@ -45,7 +45,8 @@ async fn slow_heads_end_and_leave_room_for_others() {
         stream.read_to_string(&mut answer).await.unwrap();
         assert!(answer.starts_with("HTTP/1.1 408"), "{answer}");
     }
-    assert!(started.elapsed() < Duration::from_secs(8));
+    let took = started.elapsed();
+    assert!(took < Duration::from_secs(8), "{took:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -58,7 +59,7 @@ async fn a_body_that_stops_is_answered() {
         headers.push(("content-length".to_owned(), bytes.to_string()));
         slow.send_head("PUT", "/bkt/slow", &headers).await;
         slow.send_body(&[7; 50]).await;
-        assert_eq!(slow.receive("PUT").await.error(), (400, "RequestTimeout".to_owned()), "{bytes}");
+        assert_eq!(slow.receive("PUT").await.error(), (408, "RequestTimeout".to_owned()), "{bytes}");
         assert_eq!(client.head("/bkt/slow").await.status, 404);
     }
 }

@@ -87,9 +87,8 @@ impl Running {
     }
 
     pub(crate) async fn client_of(&self, key: &TestKey) -> Client {
-        let stream = TcpStream::connect(self.address).await.unwrap();
         Client {
-            stream: BufReader::new(stream),
+            stream: connect(self.address).await,
             address: self.address,
             is_closed: false,
             host: self.address.to_string(),
@@ -103,6 +102,13 @@ impl Running {
         assert_eq!(client.put("/bkt", b"").await.status, 200);
         client
     }
+}
+
+/// A connection that sends heads and bodies at once.
+async fn connect(address: SocketAddr) -> BufReader<TcpStream> {
+    let stream = TcpStream::connect(address).await.unwrap();
+    stream.set_nodelay(true).unwrap();
+    BufReader::new(stream)
 }
 
 fn created(file: &mut KeyFile, grant: &str) -> TestKey {
@@ -230,7 +236,7 @@ impl Client {
     /// Sends a head.
     pub(crate) async fn send_head(&mut self, method: &str, target: &str, headers: &[(String, String)]) {
         if std::mem::take(&mut self.is_closed) {
-            self.stream = BufReader::new(TcpStream::connect(self.address).await.unwrap());
+            self.stream = connect(self.address).await;
         }
         let mut head = format!("{method} {target} HTTP/1.1\r\nhost: {}\r\n", self.host);
         for (name, value) in headers {

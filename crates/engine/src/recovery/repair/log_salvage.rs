@@ -30,6 +30,7 @@ use shoal_log::format::{BatchHeader, EncodedRecord, RecordKind};
 use shoal_log::{LogPlace, Ring};
 use shoal_value::{Entry, Home, read_direct};
 
+use crate::bucket::is_record;
 use crate::checkpoint::publish::Changes as Published;
 use crate::recovery::read::Recovery;
 use crate::recovery::repair::tree_salvage::{Batches, Found, batch_before, contents, read_batch};
@@ -303,7 +304,7 @@ impl Store {
         let before = report.losses;
         for (encoded, deletes) in not_done {
             let Some(key) = of_encoded(&encoded) else { continue };
-            if key.is_system() {
+            if key.is_system() && !is_record(&key) {
                 continue;
             }
             let view = self.0.tablets.of(&key).view();

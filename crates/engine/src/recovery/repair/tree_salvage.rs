@@ -22,6 +22,7 @@ use shoal_log::format::{BatchHeader, EncodedRecord, RecordKind, check_batch, pee
 use shoal_log::{LogPlace, Ring, decode_records};
 use shoal_value::{Entry, Home, Meta, decode_metadata, split_leaf_entry, verify_direct};
 
+use crate::bucket::is_record;
 use crate::recovery::read::Recovery;
 use crate::recovery::repair::gaps::KeyRanges;
 use crate::recovery::repair::hidden::HiddenObjects;
@@ -301,7 +302,9 @@ impl Store {
             held.partition(|(_, held)| held.record.kind == RecordKind::Delete);
         let mut group = Group::default();
         for (encoded, held) in deletes.into_iter().chain(puts) {
-            let Some(key) = of_encoded(&encoded).filter(|key| !key.is_system()) else { continue };
+            // Results of writes are valid for half an hour only.
+            let is_wanted = |key: &ObjectKey| !key.is_system() || is_record(key);
+            let Some(key) = of_encoded(&encoded).filter(is_wanted) else { continue };
             match self.restored(key, &held).await {
                 Ok(Some(restored)) => group.add(restored),
                 Ok(None) => {}

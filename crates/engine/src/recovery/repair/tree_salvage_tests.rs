@@ -7,8 +7,9 @@ use shoal_device_sim::SimDevice;
 use shoal_log::format::{BatchTimes, encode_record};
 
 use super::*;
+use crate::bucket::record_key;
 use crate::testing::fixtures::{self, checked, environment, newest, open_in, options, put};
-use crate::{ByteRange, OpenOptions, block_on};
+use crate::{BucketConfig, ByteRange, OpenOptions, block_on};
 
 const BLOCKS: u64 = 192;
 
@@ -196,6 +197,25 @@ fn metadata_in_front_of_a_value_are_restored() {
     let store = open(&device);
     let object = block_on(store.get(&key, ByteRange::ALL)).unwrap().unwrap();
     assert_eq!((object.value.to_vec(), object.info.metadata), (vec![7; 60], metadata));
+}
+
+/// The settings of a bucket count again.
+#[test]
+fn a_record_of_a_bucket_is_restored() {
+    let (sim, device) = formatted();
+    let store = open(&device);
+    let is_of_tablet = |name: &String| store.0.tablets.of(&record_key(name)).id == TabletId(1);
+    let name = (0..).map(|which: u32| format!("bucket-{which}")).find(is_of_tablet).unwrap();
+    let config = BucketConfig { has_object_acls: true, ..BucketConfig::default() };
+    let created = store.create_bucket(&name, config).unwrap().state;
+    block_on(store.0.checkpointer.apply_all()).unwrap();
+    block_on(store.close()).unwrap();
+    drop(store);
+    damage_leaf(&sim, &device);
+    assert_eq!(checked(&device, true).restored_count, 1);
+    let store = open(&device);
+    store.load_buckets().unwrap();
+    assert_eq!(store.bucket(&name).unwrap().unwrap().config(), created.config());
 }
 
 /// The newest records are held until memory is full; older ones stay lost, and the report says so.

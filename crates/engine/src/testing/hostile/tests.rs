@@ -59,7 +59,7 @@ fn entries() -> Vec<Entry> {
         value_bytes,
         meta: match value_bytes {
             ..=2_000 => Meta::Inline(SmallVec::new()),
-            ..=100_000 => Meta::InFront { bytes: 300, summary: SmallVec::new() },
+            2_001..=100_000 => Meta::InFront { bytes: 300, summary: SmallVec::new() },
             _ => Meta::InFront { bytes: 300, summary: SmallVec::from_slice(&[1, 2, 7, 7, 2, 1, 5]) },
         },
         home,

@@ -28,7 +28,7 @@ pub(super) fn tags(xml: &mut XmlReader<'_>, pairs: &mut Vec<(String, String)>) -
 }
 
 /// Reads one tag.
-pub(super) fn tag(xml: &mut XmlReader<'_>) -> S3Result<(String, String)> {
+pub(crate) fn tag(xml: &mut XmlReader<'_>) -> S3Result<(String, String)> {
     let mut pair = (String::new(), String::new());
     xml.children(|name, xml| {
         match name {
@@ -53,7 +53,7 @@ pub fn write_tagging(tags: &TagSet) -> Vec<u8> {
     })
 }
 
-pub(super) fn write_tag(xml: &mut XmlWriter, (key, value): &(String, String)) {
+pub(crate) fn write_tag(xml: &mut XmlWriter, (key, value): &(String, String)) {
     xml.element("Tag", |xml| {
         xml.leaf("Key", key);
         xml.leaf("Value", value);

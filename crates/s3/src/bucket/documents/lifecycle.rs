@@ -1,9 +1,9 @@
 //! The lifecycle configuration of a bucket: expiration of objects, and the abort of uploads. Everything else is refused by
 //! its name.
 
-use super::tagging::{tag, write_tag};
 use crate::answer::xml::XmlWriter;
 use crate::body::xml::{XmlReader, malformed};
+use crate::object::documents::tagging::{tag, write_tag};
 use crate::object::tags::TagSet;
 use crate::request::error::{ErrorCode, S3Error, S3Result};
 use crate::time::{DAY_S, SECOND_NS, iso_of, parse_iso};
