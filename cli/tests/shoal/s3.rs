@@ -123,7 +123,7 @@ fn a_default_port_that_is_taken_is_a_warning() {
     drop(held);
 }
 
-/// Callers who know a token or the password shall not find a door that is open to another secret.
+/// A server with a token or a password has no door for another secret.
 #[test]
 fn servers_with_other_credentials_have_no_s3_by_default() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,8 +1,8 @@
 //! The keys of S3 clients if no --key-file names them: a file beside the data file, which the first start makes with one key that may
-//! do everything. Its rights are those of its owner, who may open the data file as well.
+//! do everything. Its owner may open the data file as well.
 //!
 //! Only S3 uses this file: its requests are signed, so it needs a key, while gRPC and the Redis protocol let in every caller on
-//! this machine until the operator gives a --key-file. It exists only if no other machine reaches the address of S3.
+//! this machine without a --key-file. It exists only if no other machine reaches the address of S3.
 
 use std::path::{Path, PathBuf};
 
@@ -30,7 +30,7 @@ pub(super) fn security(settings: &Settings, others: &Security) -> anyhow::Result
     }
 }
 
-/// Logs the command that gives clients a key. If no file of keys is named, it lets the holders of keys in the file beside the data file
+/// Logs the command for the environment of clients. If no file of keys is named, it lets the holders of keys in the file beside the data file
 /// in, which it makes if there is none, and returns the files to be watched. A file that cannot be made or read is logged, and S3
 /// refuses every request until it can.
 pub(super) fn start(
@@ -72,7 +72,7 @@ fn say_command(settings: &Settings, server: &S3Server, keys: &Path) {
     tracing::info!("for programs that speak S3: {}", command(settings, server, keys));
 }
 
-/// The command that gives a shell the environment of programs that speak S3.
+/// The command that sets the environment of programs that speak S3.
 fn command(settings: &Settings, server: &S3Server, keys: &Path) -> String {
     let mut command = String::from("shoal key env");
     if keys != Path::new(DEFAULT_KEY_FILE) {
