@@ -210,7 +210,7 @@ mod tests {
         for (encoding, stored) in [
             ("aws-chunked", None),
             ("AWS-Chunked, gzip", Some("gzip")),
-            ("gzip , br", Some("gzip,br")),
+            ("gzip , br", Some("gzip , br")),
             ("", None),
         ] {
             assert_eq!(stored_encoding(encoding).as_deref(), stored, "{encoding}");
