@@ -74,7 +74,7 @@ impl CredentialFiles {
     }
 }
 
-/// Keeps what frontends let in up to date with their files: checks them every second, and at once at SIGHUP. Unusable files are logged
+/// Keeps the credentials of frontends up to date with their files: checks them every second, and at once at SIGHUP. Unusable files are logged
 /// and change nothing. Without files, nothing is checked, and SIGHUP changes nothing.
 pub(crate) async fn watch(mut watched: Vec<(CredentialFiles, Security)>, mut hang_ups: Signal) {
     watched.retain(|(files, _)| files.all().next().is_some());

@@ -26,7 +26,7 @@ const EXAMPLES: &str = "Examples:
   eval \"$(shoal key env)\"                        the first key for programs that speak S3: aws s3 ls
 
 A grant is ACTION,... BUCKET[*][/PREFIX*]. The actions are read, list, write, delete, bucket (make or empty a bucket) and admin
-(operate the server), or all; * is all buckets. What no grant allows is denied. `shoal serve --key-file FILE` reads the file again
+(operate the server), or all; * is all buckets. Everything else is denied. `shoal serve --key-file FILE` reads the file again
 within a second of a change. Clients show a key as `authorization: Bearer ID.SECRET` (gRPC; a command by a --token-file with that
 line) or AUTH ID SECRET (Redis), or sign with it (S3).";
 

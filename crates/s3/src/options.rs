@@ -10,7 +10,7 @@ use shoal_metrics::Metrics;
 
 use crate::body::check::EtagScheme;
 
-/// The region of a store whose operator names none: clients take it if they are told nothing.
+/// The region of a store whose operator names none: it is the default of clients.
 pub const DEFAULT_REGION: &str = "us-east-1";
 
 /// The options of the S3 frontend.

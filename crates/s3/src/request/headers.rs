@@ -80,7 +80,7 @@ pub fn check_expected_owner(headers: &HeaderMap, owner: &str) -> S3Result<()> {
     }
 }
 
-/// The headers of a presigned request: those that arrived, and the `x-amz-` parameters of the query, which its signature
+/// The headers of a presigned request: all that arrived, and the `x-amz-` parameters of the query, which its signature
 /// covers. A client that signs a URL may put headers there.
 ///
 /// Checksums do not count: some clients sign that of an empty body into every URL, because the body is not known yet, and S3

@@ -152,7 +152,7 @@ impl S3State {
         if matches!(call.row.operation, S3Operation::ListBuckets | S3Operation::CreateBucket) {
             return allowed.map(|()| FoundBucket::default());
         }
-        // Who has no key learns nothing about buckets.
+        // A caller without a key learns nothing about buckets.
         if !call.caller.has_key() {
             allowed?;
             return Err(ErrorCode::AccessDenied.into());
@@ -207,7 +207,7 @@ fn check(call: &S3Call) -> S3Result<()> {
         (_, S3Operation::ListObjects | S3Operation::ListObjectsV2 | S3Operation::ListObjectVersions) => {
             caller.check(row.action, call.bucket(), call.query.get("prefix").unwrap_or_default())
         }
-        // They tell only that the bucket exists.
+        // They show only that the bucket exists.
         (TargetLevel::Bucket, _) if row.action == Action::List => is_known(caller.knows(call.bucket())),
         (TargetLevel::Bucket, _) => caller.check(row.action, call.bucket(), ALL_KEYS),
         (TargetLevel::Object, _) => caller.check(row.action, call.bucket(), call.key()),

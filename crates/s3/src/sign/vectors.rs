@@ -150,8 +150,10 @@ fn a_presigned_url_lives_from_its_date_to_its_expiry() {
     }
     let malformed = ErrorCode::AuthorizationQueryParametersError;
     for (from, to, expected) in [
-        ("Expires=86400", "Expires=0", malformed),
-        ("Expires=86400", "Expires=604801", malformed),
+        ("Expires=86400", "Expires=0", ErrorCode::AccessDenied),
+        ("Expires=86400", "Expires=-9", ErrorCode::AccessDenied),
+        ("Expires=86400", "Expires=x", malformed),
+        ("Expires=86400", "Expires=604801", ErrorCode::AccessDenied),
         ("Expires=86400", "Expires=604800", ErrorCode::SignatureDoesNotMatch),
         ("Algorithm=AWS4-HMAC-SHA256", "Algorithm=AWS4-HMAC-SHA1", malformed),
         ("X-Amz-Expires=86400&", "", malformed),

@@ -1,4 +1,4 @@
-//! Buckets: those with a record, and those that objects make.
+//! Buckets: with a record, or made by objects.
 
 use shoal_engine::{ObjectKey, PutOptions};
 

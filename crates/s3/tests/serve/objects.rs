@@ -69,7 +69,7 @@ async fn ranges_of_short_and_long_values() {
     }
 }
 
-/// What S3 writes, the library reads, and the reverse.
+/// The library reads objects of S3, and the reverse.
 #[tokio::test(flavor = "multi_thread")]
 async fn one_namespace_with_other_frontends() {
     let running = Running::start().await;

@@ -14,7 +14,7 @@ pub const LIFECYCLE_RULES_MAX: usize = 1_000;
 /// Most tags of a rule's filter.
 const FILTER_TAGS_MAX: usize = 10;
 
-/// The objects that a rule is about: those that have all of these properties.
+/// The objects that a rule is about: they have all of these properties.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LifecycleFilter {
     /// The start of the key.
