@@ -71,6 +71,24 @@ pub(crate) fn answered(mut timer: Timer, head: &HeaderMap, is_stream: bool) -> O
     None
 }
 
+/// Operations of one kind that came and ended together.
+struct EndedOperations {
+    operation: Operation,
+    result: RequestResult,
+    came_ns: u64,
+    times: u64,
+    /// Those of a single one, if there is a log of all requests.
+    noted: Option<Box<Noted>>,
+}
+
+impl EndedOperations {
+    /// Returns true if both are counted together.
+    fn is_same(&self, other: &Self) -> bool {
+        let of = |it: &Self| (it.operation, it.result, it.came_ns, it.noted.is_none());
+        of(self) == of(other) && self.noted.is_none()
+    }
+}
+
 /// The times of the operations of one stream.
 pub(crate) struct StreamTimer {
     metrics: Arc<Metrics>,
@@ -79,8 +97,8 @@ pub(crate) struct StreamTimer {
     caller: Option<PrincipalId>,
     /// The arrival of the current message.
     pub(crate) message_ns: u64,
-    /// Operations that ended in this turn: kind, result, arrival and number; and the notes of one.
-    ended: Vec<(Operation, RequestResult, u64, u64, Option<Box<Noted>>)>,
+    /// Operations that ended in this turn.
+    ended: Vec<EndedOperations>,
 }
 
 impl StreamTimer {
@@ -112,13 +130,10 @@ impl StreamTimer {
         came_ns: u64,
         noted: Option<Box<Noted>>,
     ) {
+        let ended = EndedOperations { operation, result, came_ns, times: 1, noted };
         match self.ended.last_mut() {
-            Some((last, its, came, times, None))
-                if (*last, *its, *came) == (operation, result, came_ns) && noted.is_none() =>
-            {
-                *times += 1
-            }
-            _ => self.ended.push((operation, result, came_ns, 1, noted)),
+            Some(last) if last.is_same(&ended) => last.times += 1,
+            _ => self.ended.push(ended),
         }
     }
 
@@ -129,7 +144,7 @@ impl StreamTimer {
             return self.ended.clear();
         }
         let ended_ns = grpc.now_ns();
-        for (operation, result, came_ns, times, noted) in self.ended.drain(..) {
+        for EndedOperations { operation, result, came_ns, times, noted } in self.ended.drain(..) {
             if grpc.add(operation, result, ended_ns.saturating_sub(came_ns), times) || grpc.logs_requests() {
                 grpc.say(&SlowRequest {
                     operation: operation.word(),
