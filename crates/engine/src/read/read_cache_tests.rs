@@ -164,7 +164,7 @@ fn most_of_a_hot_set_is_cached() {
     let random = SeededEntropy::new(7);
     for _ in 0..10 * keys {
         let at = random.below(keys as u64);
-        store.0.keep_read(&key(&at.to_string()), b"value".len());
+        store.0.keep_read(&key(at.to_string()), b"value".len());
     }
     let cached = (0..keys).filter(|at| is_cached(&store, &at.to_string())).count();
     assert!(cached * 100 >= keys * 97, "{cached} of {keys} keys are cached");
