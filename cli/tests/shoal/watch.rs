@@ -208,7 +208,7 @@ fn the_audit_log_has_every_request_with_its_caller() {
     let log = std::fs::read_to_string(&path).unwrap();
     let lines: Vec<serde_json::Value> = log.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     let put = lines.iter().find(|line| line["op"] == "Put").unwrap_or_else(|| panic!("{log}"));
-    let expected = ["grpc", "local", "127.0.0.1", "notes", "today", "ok"];
+    let expected = ["grpc", "local", "127.0.0.1", "default", "notes/today", "ok"];
     assert_eq!(["proto", "who", "ip", "bucket", "key", "result"].map(|field| &put[field]), expected, "{log}");
     let redis = lines.iter().filter(|line| line["proto"] == "redis");
     let shown: Vec<_> =
