@@ -220,6 +220,8 @@ pub(super) async fn answer<S: HttpProtocol>(
     request: Request<Incoming>,
 ) -> Response<Answered<S::Body>> {
     let running = Running::start(progress);
+    // The requests of a connection of HTTP/1.1 follow each other: each is a turn.
+    flow.begin_turn();
     if let Some(status) = refusal(&request, limits) {
         let mut refused = Response::new(Answered { body: None, _running: running });
         *refused.status_mut() = status;

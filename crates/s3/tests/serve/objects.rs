@@ -1,6 +1,9 @@
 //! Objects: put, get, head, delete, copy, tags.
 
+use std::time::Duration;
+
 use shoal_engine::{ByteRange, ObjectKey, PutOptions};
+use shoal_metrics::Operation;
 use shoal_testkit::bytes::patterned;
 
 use crate::support::Running;
@@ -41,6 +44,21 @@ async fn a_value_of_any_length_comes_back() {
         assert_eq!((missing.status, missing.body.len()), (404, 0));
     }
     assert_eq!(client.delete("/bkt/k0").await.status, 204, "a delete of nothing succeeds");
+}
+
+/// Symptom: every request of a connection that was older than a second was logged as slow, and counted with the age of its connection.
+/// Cause: the start of a turn was read once a connection, because only HTTP/2 has turns of several requests.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_is_timed_from_its_arrival() {
+    let running = Running::start().await;
+    let mut client = running.with_bucket().await;
+    let pause = Duration::from_secs(3);
+    tokio::time::sleep(pause).await;
+    assert_eq!(client.get("/bkt/none").await.status, 404);
+    let gets =
+        running.metrics.s3().requests().into_iter().filter(|counts| counts.operation == Operation::Get);
+    let sum: Vec<_> = gets.map(|counts| (counts.durations.count(), counts.durations.sum_ns)).collect();
+    assert!(matches!(sum[..], [(1, ns)] if ns < pause.as_nanos() as u64), "{sum:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,6 +1,7 @@
 //! A running frontend, and a client that signs its requests.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use ring::{digest, hmac};
 use shoal_base::{Clock, SystemClock};
@@ -8,6 +9,7 @@ use shoal_engine::Store;
 use shoal_frontend::access::KeyFile;
 use shoal_frontend::{Credentials, Security, Tokens};
 use shoal_http::{Capacity, ServerLimits};
+use shoal_metrics::Metrics;
 use shoal_s3::text::{hex, percent_encode};
 use shoal_s3::time::basic_of;
 use shoal_s3::{S3Options, S3Server};
@@ -31,6 +33,7 @@ pub(crate) struct Running {
     pub(crate) store: Store,
     pub(crate) file: KeyFile,
     pub(crate) security: Security,
+    pub(crate) metrics: Arc<Metrics>,
     /// May do everything.
     pub(crate) key: TestKey,
 }
@@ -61,7 +64,9 @@ impl Running {
     async fn within(store: Store, mut file: KeyFile, limits: ServerLimits) -> Self {
         let key = created(&mut file, "all *");
         let security = Security::new(credentials(&file));
+        let metrics = Arc::new(Metrics::default());
         let options = S3Options {
+            metrics: Arc::clone(&metrics),
             listen: "127.0.0.1:0".parse().unwrap(),
             security: security.clone(),
             domains: vec!["s3.test".to_owned()],
@@ -72,7 +77,7 @@ impl Running {
         let address = server.addresses()[0];
         let capacity = Capacity::new(&limits);
         tokio::spawn(server.run(store.clone(), capacity, std::future::pending()));
-        Self { address, store, file, security, key }
+        Self { address, store, file, security, metrics, key }
     }
 
     /// A new key with this grant, in force.
