@@ -88,13 +88,13 @@ impl ValueWriter {
     /// Replaces the metadata, which may follow from the bytes of the value.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if it is too long, or if a part of the value is on the device with metadata in front of it, or would need it
-    /// there. The metadata stays as it was then.
+    /// [`Error::Invalid`] if the metadata is too long, or is stored before the value and already written: it stays as
+    /// it was.
     pub fn set_metadata(&mut self, metadata: Metadata) -> Result<()> {
         let options = PutOptions { metadata, ..self.options.clone() };
         let (entry, _) = self.store.0.new_entry(&self.key, &options, 0)?;
         if self.started && (self.meta_in_front > 0 || entry.meta_in_front() > 0) {
-            return Err(Error::Invalid("metadata in front of the value is on the device already".into()));
+            return Err(Error::Invalid("the metadata stored before the value is already written".into()));
         }
         self.options = options;
         Ok(())

@@ -198,7 +198,7 @@ fn a_damaged_record_is_no_absent_one() {
     assert!(matches!(store.delete_bucket("photos"), Err(Error::Corrupt { .. })));
 }
 
-/// After any crash a bucket has one of the settings that were being written, and what was acknowledged stays.
+/// After any crash a bucket has the settings from before or after the write in flight, and acknowledged ones stay.
 #[test]
 fn every_crash_of_a_bucket_recovers() {
     let sim = SimDevice::from_image(blank(256, 5).0.image());
@@ -239,12 +239,12 @@ fn no_put_is_lost_in_a_deleted_bucket() {
     let (mut deleted, mut kept) = (0, 0);
     for round in 0..ROUNDS {
         let state = store.create_bucket("photos", BucketConfig::default()).unwrap().state;
-        let (stored, begun) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        let (stored, started) = (AtomicUsize::new(0), AtomicUsize::new(0));
         let result = thread::scope(|scope| {
             for thread in 0..2 {
-                let (store, state, stored, begun) = (&store, &state, &stored, &begun);
+                let (store, state, stored, started) = (&store, &state, &stored, &started);
                 scope.spawn(move || {
-                    begun.fetch_add(1, Ordering::SeqCst);
+                    started.fetch_add(1, Ordering::SeqCst);
                     for _ in 0..round % 7 * (100 + 50 * thread) {
                         std::hint::spin_loop();
                     }
@@ -256,7 +256,7 @@ fn no_put_is_lost_in_a_deleted_bucket() {
                     }
                 });
             }
-            while begun.load(Ordering::SeqCst) < 2 {
+            while started.load(Ordering::SeqCst) < 2 {
                 thread::yield_now();
             }
             store.delete_bucket("photos")
@@ -296,14 +296,14 @@ fn a_put_of_another_frontend_is_before_or_after_the_deletion() {
     let mut seen = [0; 3];
     for round in 0..ROUNDS {
         store.create_bucket("photos", BucketConfig::default()).unwrap();
-        let (key, begun) = (in_bucket("photos"), AtomicUsize::new(0));
+        let (key, started) = (in_bucket("photos"), AtomicUsize::new(0));
         let (deleted, stored) = thread::scope(|scope| {
             let writer = scope.spawn(|| {
-                begun.store(1, Ordering::SeqCst);
+                started.store(1, Ordering::SeqCst);
                 (0..round % 8 * 100).for_each(|_| std::hint::spin_loop());
                 block_on(store.put(&key, vec![7].into(), PutOptions::default()))
             });
-            while begun.load(Ordering::SeqCst) < 1 {
+            while started.load(Ordering::SeqCst) < 1 {
                 thread::yield_now();
             }
             (store.delete_bucket("photos"), writer.join().unwrap())

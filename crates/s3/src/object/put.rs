@@ -131,7 +131,7 @@ async fn put_long(
     let before = object.metadata.clone();
     object.set_of_body(&checked);
     if writer.set_metadata(object.metadata.clone()).is_err() {
-        // Long metadata is on the device, in front of the value: such an object has the ETag of its version.
+        // Long metadata is stored before the value and already written: such an object has the ETag of its version.
         object.metadata = before;
     }
     if rules_of(&condition).is_none() {

@@ -138,7 +138,8 @@ impl JoinedParts {
     pub fn check_claims(&self, headers: &HeaderMap) -> S3Result<()> {
         let size = header(headers, "x-amz-mp-object-size")?;
         if size.is_some_and(|text| text.parse() != Ok(self.bytes)) {
-            let why = "The provided 'x-amz-mp-object-size' header value does not match what was computed.";
+            let why =
+                "The provided 'x-amz-mp-object-size' header value does not match the size of the parts.";
             return Err(S3Error::new(ErrorCode::InvalidRequest, why));
         }
         for algorithm in ChecksumAlgorithm::ALL {

@@ -235,7 +235,7 @@ impl Target<'_> {
             }
         }
         watch.finish(&mut options);
-        // Long metadata is on the device, in front of the value: such an object has the ETag of its version.
+        // Long metadata is stored before the value and already written: such an object has the ETag of its version.
         let _ = writer.set_metadata(options.metadata);
         Ok(writer.finish().await?.version)
     }
