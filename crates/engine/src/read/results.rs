@@ -5,11 +5,11 @@ use std::sync::Arc;
 use shoal_base::task::Boxed;
 use shoal_common::error::Result;
 use shoal_common::key::{RESULT_PREFIX, is_result};
+use shoal_tablets::tablet::result_totals::ResultTotals;
 
 use crate::read::list::successor;
 use crate::read::streams::{Merge, TabletStream};
 use crate::store::Store;
-use crate::tablet::result_totals::ResultTotals;
 
 /// Entries that the walk expects in a tablet: it reads ahead no further.
 const EXPECTED: usize = 64;
