@@ -62,6 +62,7 @@ pub struct OperationCounters {
 
 impl OperationCounters {
     /// Counts the keys of deleted and expired objects that a page of a listing skipped.
+    #[inline]
     pub fn note_passed(&self, passed: u64) {
         if passed > 0 {
             Self::add(&self.keys_passed, passed);
@@ -70,6 +71,7 @@ impl OperationCounters {
     }
 
     /// Adds `amount` to a counter.
+    #[inline]
     pub fn add(counter: &AtomicU64, amount: u64) {
         counter.fetch_add(amount, Ordering::Relaxed);
     }

@@ -14,6 +14,7 @@ pub struct LayerSearches(AtomicU64);
 
 impl LayerSearches {
     /// Adds searches of layers.
+    #[inline]
     pub fn note(&self, searches: usize) {
         if searches > 0 {
             // In one order with the announcement of a compactor that falls asleep (`common::event::Sleepers`).

@@ -78,22 +78,26 @@ impl Tablets {
     }
 
     /// The tablet of a key.
+    #[inline]
     pub fn of(&self, key: &ObjectKey) -> &Arc<Tablet> {
         self.of_slot(key.slot())
     }
 
     /// The tablet of a hash slot.
+    #[inline]
     pub fn of_slot(&self, slot: u16) -> &Arc<Tablet> {
         &self.all[usize::from(self.by_slot[usize::from(slot) % self.by_slot.len()])]
     }
 
     /// Notes that reads search the trees of a view for `keys` keys: they pay for compactions of its tablet's layers.
+    #[inline]
     pub fn note_searches(&self, view: &View, keys: usize) {
         let layers = view.trees.layers.list.len();
         self.all[usize::from(view.tablet.0)].layer_searches.note(layers * keys);
     }
 
     /// All tablets, in the order of their ids.
+    #[inline]
     pub fn all(&self) -> &[Arc<Tablet>] {
         &self.all
     }
@@ -106,6 +110,7 @@ impl Tablets {
     }
 
     /// Returns true if the first transaction of its line keeps the key closed.
+    #[inline]
     pub fn is_closed(&self, key: &ObjectKey) -> bool {
         self.turns.is_any_closed() && self.turns.is_closed(hash_of(key.encoded()))
     }

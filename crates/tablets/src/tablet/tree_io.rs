@@ -22,6 +22,7 @@ use crate::counters::OperationCounters;
 const PAGE_RUN_BLOCKS: u32 = 16;
 
 /// The tree of a tablet. `identity` is the store's.
+#[inline]
 pub fn tree_of(identity: [u8; 16], tablet: TabletId) -> Tree {
     let mut device = [0; 8];
     device.copy_from_slice(&identity[..8]);
@@ -29,6 +30,7 @@ pub fn tree_of(identity: [u8; 16], tablet: TabletId) -> Tree {
 }
 
 /// The owner of a tree's packed run at `block`, as its footer names it.
+#[inline]
 pub fn owner_of(tree: Tree, block: u64) -> RunOwner {
     RunOwner { device: tree.device, tablet: tree.tablet, block }
 }
@@ -68,6 +70,7 @@ pub(crate) fn depth_of(pool: &Pool, paced_by: Option<&MemtableAdmission>) -> usi
 
 impl<'a> PoolPages<'a> {
     /// Reads pages through `pool`.
+    #[inline]
     pub fn new(pool: &'a Pool) -> Self {
         Self { pool, gives_up: false, remembers: Remembers::Nothing, paced_by: None }
     }
@@ -83,16 +86,19 @@ impl<'a> PoolPages<'a> {
     }
 
     /// The same source. With `gives_up`, a page that the device reports as unreadable is damaged.
+    #[inline]
     pub fn giving_up(self, gives_up: bool) -> Self {
         Self { gives_up, ..self }
     }
 
     /// The same source, which skips reads of the damaged pages that it `remembers`.
+    #[inline]
     pub fn remembering(self, remembers: Remembers) -> Self {
         Self { remembers, ..self }
     }
 
     /// The same source for a pass over many keys, each of which may meet the same damaged pages.
+    #[inline]
     pub fn of_pass(self) -> Self {
         self.remembering(Remembers::All)
     }
@@ -170,6 +176,7 @@ pub enum PoolPage {
 
 impl PoolPage {
     /// The page's bytes; they keep a frame pinned.
+    #[inline]
     pub fn into_bytes(self) -> Bytes {
         match self {
             // A page is one frame: there is one chunk.
@@ -182,6 +189,7 @@ impl PoolPage {
 impl Deref for PoolPage {
     type Target = [u8; BLOCK_BYTES];
 
+    #[inline]
     fn deref(&self) -> &Self::Target {
         match self {
             Self::Pinned(pinned) => pinned.page(),
@@ -193,6 +201,7 @@ impl Deref for PoolPage {
     }
 }
 
+#[inline]
 fn hint_of(level: u8, hint: ReadHint) -> Hint {
     match (level, hint) {
         (1.., _) => Hint::Index,
@@ -205,6 +214,7 @@ fn hint_of(level: u8, hint: ReadHint) -> Hint {
 impl PageSource for PoolPages<'_> {
     type Page = PoolPage;
 
+    #[inline]
     fn cached(&self, page: PageRef, level: u8, hint: ReadHint) -> Option<PoolPage> {
         if injected(Bug::ParentNotAsked) {
             return None;
@@ -241,6 +251,7 @@ impl PageSource for PoolPages<'_> {
         })
     }
 
+    #[inline]
     fn prefetch(&self, pages: &[PageRef], level: u8, hint: ReadHint) {
         let units = pages.iter().map(|page| Unit::page(page.block, page.crc));
         let units: Vec<Unit> = units.filter(|unit| self.remembered(unit).is_none()).collect();

@@ -149,6 +149,7 @@ impl Tablet {
     }
 
     /// The current view.
+    #[inline]
     pub fn view(&self) -> Arc<View> {
         self.view.load_full()
     }
