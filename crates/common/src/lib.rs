@@ -16,6 +16,7 @@ pub mod object;
 pub mod options;
 pub mod problem;
 pub mod units;
+pub mod upload;
 
 /// Locks, atomics and sleeping threads under one name: the engine's models replace them.
 mod sync {
