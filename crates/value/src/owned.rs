@@ -1,4 +1,4 @@
-//! The runs that an entry owns.
+//! The runs that an entry owns, and those that it adopts.
 
 use shoal_base::{Lsn, Run};
 use shoal_common::error::Error;
@@ -6,7 +6,7 @@ use shoal_device::Device;
 use shoal_pool::Pool;
 
 use crate::entry::{Entry, Home};
-use crate::read::Located;
+use crate::read::{Located, read_joined};
 
 /// All runs of an entry. If its manifest cannot be read, the result is the manifest's own runs and the error.
 pub async fn owned_runs(
@@ -23,5 +23,22 @@ pub async fn owned_runs(
             Ok(located) => (located.runs().iter().chain(runs).copied().collect(), None),
             Err(error) => (runs.to_vec(), Some(error)),
         },
+    }
+}
+
+/// The runs that the record of a joined value owns before its apply: those of the manifest and of the metadata before the value. The others
+/// belong to the parts until then (INV-44). If the manifest cannot be read, the result is the manifest's own runs and the error.
+pub async fn adopting_runs(
+    device: &Device,
+    pool: &Pool,
+    entry: &Entry,
+    version: Lsn,
+) -> (Vec<Run>, Option<Error>) {
+    match (read_joined(device, pool, entry, version).await, &entry.home) {
+        (Ok(Some(manifest)), Home::Manifest { runs, .. }) => {
+            (manifest.runs_in_front().iter().chain(runs).copied().collect(), None)
+        }
+        (Err(error), Home::Manifest { runs, .. }) => (runs.to_vec(), Some(error)),
+        _ => owned_runs(device, pool, entry, version).await,
     }
 }
