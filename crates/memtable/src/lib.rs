@@ -25,7 +25,8 @@ use shoal_base::Lsn;
 use shoal_base::hash::hash64_secret;
 use shoal_base::sync::atomic::{AtomicU64, Ordering};
 use shoal_base::sync::{Mutex, MutexGuard};
-use shoal_common::key::is_uncounted;
+use shoal_common::hidden_key::is_hidden;
+use shoal_common::key::{is_result, is_uncounted};
 use shoal_log::format::RecordKind;
 use shoal_log::{FETCHED, Record, fetch};
 use shoal_value::value_bytes_of;
@@ -52,8 +53,10 @@ pub struct Memtable {
 /// The part under the lock.
 pub struct Inner {
     keys: Keys,
-    /// The number of `keys` that count as no objects.
-    uncounted_keys: usize,
+    /// The number of `keys` that are results of writes with a request id.
+    result_keys: usize,
+    /// The number of `keys` that are hidden: uploads and parts.
+    hidden_keys: usize,
     frozen: bool,
     first: Option<Arc<Record>>,
     size: Size,
@@ -84,7 +87,7 @@ pub struct Written {
     pub deletes: u64,
     /// Bytes of the values of `puts`.
     pub value_bytes: u64,
-    /// Results of writes with a request id, uploads and parts, deleted ones included.
+    /// Results of writes with a request id, deleted ones included.
     pub results: u64,
 }
 
@@ -116,7 +119,8 @@ impl Memtable {
     pub fn new(filter_bits: usize, keys: usize) -> Self {
         let inner = Inner {
             keys: Keys::new(keys),
-            uncounted_keys: 0,
+            result_keys: 0,
+            hidden_keys: 0,
             frozen: false,
             first: None,
             size: Size::default(),
@@ -142,7 +146,8 @@ impl Memtable {
         if inner.first.is_none() {
             inner.first = Some(record.clone());
         }
-        let (key_bytes, is_uncounted) = (record.key().len(), is_uncounted(record.key()));
+        let key = record.key();
+        let (key_bytes, is_result, is_hidden) = (key.len(), is_result(key), is_hidden(key));
         if record.adopts() && record.kind() == RecordKind::Put {
             inner.adopting.push(record.clone());
         }
@@ -153,7 +158,8 @@ impl Memtable {
             }
             None => {
                 growth.bytes += key_bytes + ENTRY_OVERHEAD_BYTES;
-                inner.uncounted_keys += usize::from(is_uncounted);
+                inner.result_keys += usize::from(is_result);
+                inner.hidden_keys += usize::from(is_hidden);
             }
         }
         inner.size.bytes += growth.bytes;
@@ -290,13 +296,13 @@ impl Memtable {
                 _ => {}
             }
         }
-        let all = inner.keys.len().saturating_sub(inner.uncounted_keys);
+        let all = inner.keys.len().saturating_sub(inner.result_keys + inner.hidden_keys);
         let scaled = |of_some: u64| (u128::from(of_some) * all as u128 / seen.max(1)) as u64;
         Written {
             puts: scaled(some.puts),
             deletes: scaled(some.deletes),
             value_bytes: scaled(some.value_bytes),
-            results: inner.uncounted_keys as u64,
+            results: inner.result_keys as u64,
         }
     }
 }

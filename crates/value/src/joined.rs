@@ -73,6 +73,13 @@ impl JoinedManifest {
         self.checksums.extend_from_slice(checksums);
     }
 
+    /// Adds the metadata before the parts.
+    pub fn put_in_front(&mut self, bytes: u64, runs: &[Run], checksums: &[u32]) {
+        self.segments.insert(0, Segment { bytes, runs: runs.len(), ..Segment::default() });
+        self.runs.splice(0..0, runs.iter().copied());
+        self.checksums.splice(0..0, checksums.iter().copied());
+    }
+
     /// The segments.
     #[must_use]
     pub fn segments(&self) -> &[Segment] {
@@ -249,10 +256,10 @@ mod tests {
 
     fn joined() -> JoinedManifest {
         let mut manifest = JoinedManifest::default();
-        manifest.push((0, b""), (300, 0), &[Run::new(50, 1)], &[7]);
         manifest.push((1, b"note"), (70_000, 0), &[Run::new(100, 16), Run::new(9, 2)], &[1, 2]);
         manifest.push((3, b""), (5_000, 9), &[Run::new(200, 2)], &[3]);
         manifest.push((9, b"x"), (0, 0), &[], &[]);
+        manifest.put_in_front(300, &[Run::new(50, 1)], &[7]);
         manifest.check().unwrap();
         manifest
     }

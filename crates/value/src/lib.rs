@@ -40,7 +40,7 @@ pub use entry::{
 pub use joined::{JoinedManifest, NOTE_BYTES_MAX, Segment};
 pub use manifest::Manifest;
 pub use metadata::{decode_metadata, encode_metadata, place_of_metadata};
-pub use owned::{adopting_runs, owned_runs};
+pub use owned::{adopting_runs, manifest_of, owned_runs};
 pub use prepare::{
     Filler, LaidOut, Placement, UnitChecksums, ValueContent, fits_leaf, home_of, lay_out, manifest_blocks,
     placement_of, write_manifest,

@@ -4,6 +4,7 @@ use shoal_base::{Lsn, Run};
 use shoal_common::error::Error;
 use shoal_device::Device;
 use shoal_pool::Pool;
+use smallvec::SmallVec;
 
 use crate::entry::{Entry, Home};
 use crate::read::{Located, read_joined};
@@ -23,6 +24,15 @@ pub async fn owned_runs(
             Ok(located) => (located.runs().iter().chain(runs).copied().collect(), None),
             Err(error) => (runs.to_vec(), Some(error)),
         },
+    }
+}
+
+/// The runs of the manifest of a body; none if it has no manifest.
+#[must_use]
+pub fn manifest_of(body: &[u8]) -> SmallVec<[Run; 1]> {
+    match Entry::decode(body) {
+        Ok((Entry { home: Home::Manifest { runs, .. }, .. }, _)) => runs,
+        _ => SmallVec::new(),
     }
 }
 

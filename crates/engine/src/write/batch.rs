@@ -70,7 +70,8 @@ pub(crate) struct Part {
 
 impl Part {
     /// The last record of a batch. Most batches have no other.
-    pub(crate) const LAST: Self = Self { continues: false, is_large: false, uses_reserve: false, adopts: false };
+    pub(crate) const LAST: Self =
+        Self { continues: false, is_large: false, uses_reserve: false, adopts: false };
 }
 
 impl<'a> PreparedBatch<'a> {

@@ -84,11 +84,17 @@ impl Inner {
         };
         // The exact size: a record shorter than its memory needs another allocation.
         let body_bytes = ENTRY_BYTES + varint_bytes(value.len() as u64) + value.len();
-        let record =
-            write_record(RecordKind::Put, self.tablets.of(key).id, key.encoded(), body_bytes, RecordPlace::default(), |out| {
+        let record = write_record(
+            RecordKind::Put,
+            self.tablets.of(key).id,
+            key.encoded(),
+            body_bytes,
+            RecordPlace::default(),
+            |out| {
                 entry.encode(out);
                 out.extend_from_slice(value);
-            });
+            },
+        );
         let mut record = Record::new(record);
         record.set_reserved_blocks(TREE_BLOCKS_PER_RECORD);
         record
