@@ -444,6 +444,9 @@ async fn replay(
             dropped.push(record.key().to_vec());
             continue;
         }
+        if record.adopts() && record.kind() == RecordKind::Put && dropped.is_some() {
+            take_lost_parts((device, pool), space, &mut record).await;
+        }
         space.reserve_recovered(reserved);
         record.set_reserved_blocks(reserved);
         let hash = hash_of(record.key());
@@ -454,6 +457,16 @@ async fn replay(
         space.release_reservation(growth.dropped.reserved_blocks);
     }
     Ok(())
+}
+
+/// Takes the runs that an object adopts and that count as free: a repair rebuilt the free space, and the pages that named the parts are
+/// lost. The object owns them at once (R44).
+async fn take_lost_parts((device, pool): (&Device, &Pool), space: &SpaceManager, record: &mut Record) {
+    let Ok((entry, _)) = Entry::decode(record.body_bytes()) else { return };
+    let (runs, _) = owned_runs(device, pool, &entry, record.lsn()).await;
+    let is_lost = |run: &Run| !record.owned().contains(run) && space.allocator().take(*run).is_ok();
+    let lost: Vec<Run> = runs.into_iter().filter(is_lost).collect();
+    record.own(lost);
 }
 
 /// The parts of `run` that lie in none of `unknown`, which are in ascending order and do not touch.
