@@ -1,6 +1,7 @@
 //! Uploads: parts become one object without a copy, users see nothing of parts and uploads, and each block has one owner.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use shoal_base::ManualClock;
@@ -14,7 +15,7 @@ use shoal_engine::{
 use shoal_testkit::bytes::patterned;
 
 use crate::common::{
-    ByName, assert_clean, blank, format_as, key, open, open_at, open_in_real_time, repaired, tiny,
+    ByName, assert_clean, blank, checked, format_as, key, open, open_at, open_in_real_time, repaired, tiny,
     tiny_with_layers, tiny_without_layers,
 };
 
@@ -435,6 +436,73 @@ fn uploads_and_parts_are_listed_in_order() {
     assert_eq!(parts(u16::MAX, 10), (vec![], false));
 }
 
+/// A part is replaced after the completion has looked at it: the completion looks again.
+#[test]
+fn a_part_that_changes_meanwhile_is_not_used() {
+    let (_, device) = blank(BLOCKS, 16);
+    let store = open(&device, tiny()).unwrap();
+    let upload = begin(&store, "object");
+    let parts = [part(&store, &upload, 1, 9_000), part(&store, &upload, 2, 5_000)];
+    for (changes, number) in [(1, 2), (0, 3), (0, 0)] {
+        let calls = AtomicU64::new(0);
+        let judge = |_: Option<&ObjectInfo>| -> Result<(), ()> {
+            if calls.fetch_add(1, Ordering::Relaxed) == 0 && number > 0 {
+                part(&store, &upload, number, 5_000);
+            }
+            Ok(())
+        };
+        let options = CompleteOptions {
+            metadata: Metadata::default(),
+            answer: Attributes::default(),
+            judge: Some(&judge),
+            bucket: None,
+        };
+        // Part 3 is no part of the object: it does not count.
+        let listed = block_on(store.list_parts(&upload, 0, 2)).unwrap().parts;
+        let used: Vec<PartRef> = listed.iter().map(|part| part.to_ref()).collect();
+        assert_eq!(used.len(), parts.len());
+        let outcome = block_on(store.complete_upload(&upload, &used, options));
+        if changes > 0 {
+            assert!(matches!(outcome, Err(Error::NoPart(2))), "{outcome:?}");
+        } else {
+            assert!(matches!(outcome, Ok(Completing::Done(_))), "{outcome:?}");
+            break;
+        }
+    }
+    assert_eq!(read(&store, "object").unwrap().1, [value_of(1, 9_000), value_of(2, 5_000)].concat());
+    drop(store);
+    assert_clean(&device, "after the race");
+}
+
+/// Parts that are stored and completed between two applies: no block is lost until the next opening.
+#[test]
+fn blocks_come_back_while_the_store_is_open() {
+    let (_, device) = blank(BLOCKS, 17);
+    let mut options = tiny();
+    options.tuning.memtable_records_max = 64;
+    let store = open(&device, options).unwrap();
+    let settled = |store: &Store| {
+        apply(store);
+        store.set("a", "value").unwrap();
+        apply(store);
+        store.stat().allocated_blocks
+    };
+    let mut before = 0;
+    for round in 0..12 {
+        let upload = begin(&store, "object");
+        let parts = [part(&store, &upload, 1, 300_000), part(&store, &upload, 2, 300_000)];
+        try_complete(&store, &upload, &parts, true).unwrap();
+        if round % 2 == 0 {
+            apply(&store);
+        }
+        store.remove("object").unwrap();
+        block_on(store.abort_upload(&upload)).unwrap();
+        before = if round < 2 { settled(&store) } else { before };
+    }
+    let after = settled(&store);
+    assert!(after <= before + 3, "{after} blocks, {before} before");
+}
+
 #[test]
 fn an_aborted_upload_leaves_nothing() {
     let (_, device) = blank(BLOCKS, 11);
@@ -484,9 +552,10 @@ fn completed_uploads_are_forgotten_after_an_hour() {
     assert_eq!((store.stat().expired, store.stat().expiring), (expired, 0), "users did not see it");
     assert!(matches!(try_complete(&store, &upload, &parts, false), Err(Error::NoUpload(_))));
     assert_eq!(read(&store, "object").unwrap().1, value_of(1, 9_000));
-    apply(&store);
+    block_on(store.close()).unwrap();
     drop(store);
-    assert_clean(&device, "after the record is gone");
+    let report = checked(&device).unwrap();
+    assert!(report.is_clean() && (report.objects, report.own_objects) == (1, 0), "{report:?}");
 }
 
 #[test]

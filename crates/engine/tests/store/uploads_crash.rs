@@ -8,7 +8,7 @@ use shoal_base::BLOCK_BYTES;
 use shoal_base::checksum::crc32c;
 use shoal_device::{Device, MemDevice};
 use shoal_device_sim::{Image, SimDevice};
-use shoal_engine::{ByteRange, Completed, Error, PartRef, Store, Upload, block_on};
+use shoal_engine::{Completed, Error, NewUpload, OpenOptions, PartRef, Store, Tuning, Upload, block_on};
 use shoal_testkit::bytes::number;
 use shoal_testkit::wait::within;
 
@@ -16,7 +16,7 @@ use crate::common::{
     ByName, assert_clean, blank, check_clean, checked, format, key, open, open_in_real_time, quiet, repaired,
     tiny, tiny_with_layers, tiny_with_threads, tiny_without_layers,
 };
-use crate::relocation::{Bed, small};
+use crate::relocation::{Bed, LONG_NS};
 use crate::uploads::{apply, begin, complete, part, try_complete, try_part, value_of};
 
 /// The flag of the feature among the incompatible ones.
@@ -38,7 +38,7 @@ fn object_of(store: &Store) -> Option<Vec<u8>> {
 }
 
 /// Runs a script over an object; returns the device, and the promise before and after each step.
-fn script(options: &shoal_engine::OpenOptions, which: u64) -> (Arc<SimDevice>, Vec<Promise>) {
+fn script(options: &OpenOptions, which: u64) -> (Arc<SimDevice>, Vec<Promise>) {
     let sim = SimDevice::from_image(blank(512, which).0.image());
     let store = open(&Device::new(sim.clone()), options.clone()).unwrap();
     let (mut now, mut promises) = (Promise::default(), vec![Promise::default()]);
@@ -151,7 +151,7 @@ fn recovers(image: &Image, promises: &[Promise], mark: usize) -> Result<(), Stri
     check_clean(&device)
 }
 
-fn explore(options: &shoal_engine::OpenOptions, which: u64, states_per_point: usize) -> usize {
+fn explore(options: &OpenOptions, which: u64, states_per_point: usize) -> usize {
     let (sim, promises) = script(options, which);
     let mut states = 0;
     sim.history().for_each_crash_state(states_per_point, which, |point, image| {
@@ -191,7 +191,8 @@ fn every_crash_before_the_first_upload_is_safe() {
     assert!(!block_on(store.abort_upload(&foreign())).unwrap());
     assert!(names_uploads(&sim.image()).iter().all(|names| !names), "a store without uploads");
     sim.mark(0);
-    let upload = begin(&store, "object");
+    // Without attributes, whose feature would be named, too.
+    let upload = block_on(store.begin_upload(&key("object"), NewUpload::default(), None)).unwrap();
     sim.mark(1);
     drop(store);
     let (mut without, mut with) = (0, 0);
@@ -268,53 +269,81 @@ fn completion_races_against_parts_and_abort() {
     });
 }
 
-/// Relocation leaves parts and joined values where they are: the completion of an upload may name them at any moment.
+/// Relocation leaves parts and joined values where they are: a completion names the runs of parts while its record is in the memtable.
 #[test]
 fn relocation_does_not_move_parts() {
+    const PART: usize = 8_192;
     let device = Device::new(Arc::new(MemDevice::new(4_096)));
     format(&device, 4_096, 1);
-    let bed = Bed::open(&device, small()).unwrap();
+    let tuning = Tuning { reserve_permille: 500, memtable_records_max: 64, ..tiny_without_layers().tuning };
+    let bed =
+        Bed::open(&device, OpenOptions { cache_bytes: 2 << 20, tuning, ..tiny_without_layers() }).unwrap();
+    let mut put = 0;
+    let mut fill = |bed: &Bed, count| {
+        for _ in 0..count {
+            bed.store.put_numbered(put, 1, 12_000);
+            put += 1;
+        }
+        put
+    };
     let uploads: Vec<(Upload, Vec<PartRef>)> = (0..40)
         .map(|which| {
             let upload = begin(&bed.store, &format!("object-{which}"));
-            let parts = (1..=3).map(|number| part(&bed.store, &upload, number, 9_000)).collect();
-            // Between the parts, so that their groups are emptied.
-            (0..20).for_each(|other| bed.store.put_numbered(which * 20 + other, 1, 12_000));
+            let parts = (1..=3).map(|number| part(&bed.store, &upload, number, PART)).collect();
+            // Between the parts, so that their groups are nearly empty later.
+            fill(&bed, 12);
             (upload, parts)
         })
         .collect();
     while bed.store.stat().free_blocks > 300 {
-        bed.store.put_numbered(bed.store.stat().puts, 1, 9_000);
+        fill(&bed, 1);
     }
-    let all: Vec<u64> = (0..bed.store.stat().puts).collect();
-    all.iter().for_each(|&which| bed.store.remove_numbered(which));
-    // The records of the completions are in the memtable while the parts in the trees might move.
+    let count = fill(&bed, 0);
+    // The groups with parts have the fewest used blocks.
+    let left = |which: u64| which >= 480 && which.is_multiple_of(2);
+    (0..count).filter(|&which| !left(which)).for_each(|which| bed.store.remove_numbered(which));
     let (early, late) = uploads.split_at(20);
-    for (upload, parts) in early {
+    let put_some = |store: &Store| store.put_numbered(1_000_000 + store.stat().puts, 3, 100_000);
+    early.iter().for_each(|(upload, parts)| _ = complete(&bed.store, upload, parts));
+    apply(&bed.store);
+    apply(&bed.store);
+    for (upload, parts) in late {
+        // The groups are chosen, and the parts are in the trees; then the completion is in the memtable only.
+        bed.clock.advance(LONG_NS);
+        block_on(bed.store.move_step()).unwrap();
         complete(&bed.store, upload, parts);
-    }
-    let expected: Vec<u8> = (1..=3).flat_map(|number| value_of(number, 9_000)).collect();
-    for round in 0..20 {
         bed.settle(1_000);
-        if let Some((upload, parts)) = late.get(round) {
-            complete(&bed.store, upload, parts);
-        }
+        // Takes whole groups, so that there is always work, and writes blocks that were freed by mistake.
+        put_some(&bed.store);
     }
-    assert!(
-        bed.store.stat().moved_bytes > 0 || bed.store.stat().groups_emptied > 0,
-        "nothing moved: {:?}",
-        bed.store.stat()
-    );
-    for round in 0..40_u64 {
-        bed.store.put_numbered(round, 3, 100_000);
-    }
+    assert!(bed.store.stat().moved_bytes > 10_000, "{} bytes were moved", bed.store.stat().moved_bytes);
+    let expected: Vec<u8> = (1..=3).flat_map(|number| value_of(number, PART)).collect();
     for which in 0..40 {
-        let object =
-            block_on(bed.store.get(&key(format!("object-{which}")), ByteRange::ALL)).unwrap().unwrap();
+        let (info, parts) =
+            block_on(bed.store.object_parts(&key(format!("object-{which}")))).unwrap().unwrap();
+        assert_eq!((info.bytes, parts.len()), (3 * PART as u64, 3), "object {which}");
+        let object = bed.store.find(format!("object-{which}")).unwrap().unwrap();
         assert_eq!(object.value.to_vec(), expected, "object {which}");
     }
     drop(bed);
     assert_clean(&device, "after relocation");
+}
+
+/// The parts were durable before their completion: an opening that looks for the end of the log does not read them.
+#[test]
+fn an_opening_reads_no_parts() {
+    let (_, device) = blank(2_048, 16);
+    let store = open(&device, tiny()).unwrap();
+    let upload = begin(&store, "object");
+    let parts: Vec<PartRef> = (1..=6).map(|number| part(&store, &upload, number, 500_000)).collect();
+    apply(&store);
+    complete(&store, &upload, &parts);
+    drop(store);
+    let before = device.counters().blocks_read * 4_096;
+    let store = open(&device, tiny()).unwrap();
+    let read = device.counters().blocks_read * 4_096 - before;
+    assert!(read < 1_000_000, "{read} bytes were read");
+    assert_eq!(store.find("object").unwrap().unwrap().info.bytes, 3_000_000);
 }
 
 /// Each block in use is damaged, one at a time: a repair completes, and completed objects that it does not report are whole.
