@@ -1,5 +1,5 @@
 //! Uploads: values that arrive as numbered parts, in any order and over several connections, and become one object when they are
-//! completed (`docs/adr/uploads.md`).
+//! completed (`docs/adr/2026-11-30-uploads.md`).
 
 use std::fmt;
 
