@@ -6,7 +6,6 @@ use shoal_base::codec::Reader;
 use shoal_base::{BLOCK_BYTES, Lsn, Run, TabletId};
 use shoal_common::bucket::BucketConfig;
 use shoal_common::object::{Attributes, Metadata};
-use shoal_common::upload::{UploadRecord, UploadState};
 use shoal_log::format::{
     BATCH_HEADER_BYTES, BatchBuilder, BatchHeader, BatchTimes, RecordKind, RecordPlace, encode_placed,
     encode_record,
@@ -17,7 +16,7 @@ use shoal_tree::layers::page as layers_page;
 use shoal_tree::layers::{LAYERS_MAX, Layers, LayersRef, tombstone};
 use shoal_tree::{PageRef, Root, Tree};
 use shoal_value::packed::{Footer, RunEntry, RunOwner, Totals, put_footer, put_item, run_key};
-use shoal_value::{Entry, Home, JoinedManifest, Manifest, encode_metadata, place_of_metadata};
+use shoal_value::{Entry, Home, Manifest, encode_metadata, place_of_metadata};
 
 use crate::features::Features;
 use crate::layout::{Layout, Places};
@@ -26,7 +25,7 @@ use crate::superblock::{FORMAT_VERSION, FORMAT_VERSION_OLDEST, SpacePlace, Super
 use crate::tablet_record::TabletRecord;
 
 /// The rows of the table after `<!-- table: name -->`: field -> (offset, bytes).
-fn table(doc: &str, name: &str) -> BTreeMap<String, (usize, usize)> {
+pub(crate) fn table(doc: &str, name: &str) -> BTreeMap<String, (usize, usize)> {
     let start = doc.find(&format!("<!-- table: {name} -->")).expect("the table is marked");
     let mut rows = BTreeMap::new();
     let mut next = 0;
@@ -404,43 +403,6 @@ fn manifest_layout_matches_document() {
     assert_eq!(number(&bytes, rows["magic"]), 0x464E_4D53);
     assert_eq!((number(&bytes, (8, 4)), number(&bytes, (12, 8)), number(&bytes, (20, 4))), (2, 9, 16));
     assert_eq!(bytes.len(), 12 + 12 + 8);
-}
-
-#[test]
-fn joined_manifest_layout_matches_document() {
-    let doc = include_str!("../../../docs/format/object.md");
-    let (head, segment) = (table(doc, "joined"), table(doc, "segment"));
-    let mut manifest = JoinedManifest::default();
-    manifest.push((5, b"note"), (70_000, 9), &[Run::new(7, 18)], &[3, 4]);
-    manifest.put_in_front(6, &[Run::new(5, 1)], &[2]);
-    let (bytes, _) = manifest.encode();
-    for (field, expected) in
-        [("magic", 0x324E_4D53), ("segments", 2), ("runs", 2), ("units", 3), ("note_bytes", 4), ("zero", 0)]
-    {
-        assert_eq!(number(&bytes, head[field]), expected, "{field}");
-    }
-    let start = head["list"].0 + 16;
-    for (field, expected) in
-        [("bytes", 70_000), ("runs", 1), ("number", 5), ("first", 9), ("note_bytes", 4), ("zero", 0)]
-    {
-        assert_eq!(number(&bytes[start..], segment[field]), expected, "{field}");
-    }
-    let runs = start + 16;
-    assert_eq!((number(&bytes, (runs, 8)), number(&bytes, (runs + 20, 4))), (5, 18));
-    assert_eq!((number(&bytes, (runs + 24, 4)), &bytes[runs + 36..]), (2, &b"note"[..]));
-}
-
-#[test]
-fn upload_record_layout_matches_document() {
-    let rows = table(include_str!("../../../docs/format/object.md"), "upload");
-    let mut items = Attributes::default();
-    items.set(1, Some(b"me"));
-    let state = UploadState::Completed { answer: items.clone(), after_object: 300 };
-    let bytes = UploadRecord { state, created_ns: 0x0102_0304_0506_0708, items }.encode();
-    for (field, expected) in [("version", 1), ("state", 1), ("created", 0x0102_0304_0506_0708)] {
-        assert_eq!(number(&bytes, rows[field]), expected, "{field}");
-    }
-    assert_eq!(&bytes[rows["items"].0..], b"\x01\x04\x01\x02me\x02\x04\x01\x02me\x03\x02\xAC\x02");
 }
 
 #[test]
