@@ -74,6 +74,15 @@ impl Upload {
     pub fn missing(&self) -> Error {
         Error::NoUpload(self.id)
     }
+
+    /// Its record in the value of its entry.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`] for a record that this program does not know.
+    pub fn record_in(&self, value: &[u8]) -> Result<UploadRecord> {
+        let what = || format!("the record of upload {} cannot be understood", self.id);
+        UploadRecord::decode(value).map_err(|_| Error::Corrupt { what: what(), block: 0 })
+    }
 }
 
 /// The settings of a new upload. The store keeps them without interpreting them.
