@@ -6,6 +6,8 @@ use shoal_base::Lsn;
 use shoal_base::id::Current;
 use shoal_device::DeviceError;
 
+use crate::upload::UploadId;
+
 /// `EDQUOT` and `EFBIG` of Linux.
 const QUOTA: i32 = 122;
 const FILE_SIZE: i32 = 27;
@@ -31,6 +33,14 @@ pub enum Error {
     /// The bucket has objects, so it cannot be deleted.
     #[error("bucket {0:?} has objects: only an empty bucket can be deleted")]
     BucketNotEmpty(String),
+    /// The upload was aborted, or never started; or it was completed more than an hour ago.
+    #[error("there is no upload {0}: it was aborted or completed, or never started; start a new one")]
+    NoUpload(UploadId),
+    /// A part of a completion is missing, or was replaced since it was listed.
+    #[error(
+        "part {0} of the upload is missing or was replaced: list the parts and complete the upload again"
+    )]
+    NoPart(u16),
     /// The device is full.
     #[error(
         "the store is full: {needed} block(s) of 4 KiB are needed and {available} may be used{}", more_room(cannot_grow.as_deref())

@@ -9,6 +9,7 @@ pub mod error;
 pub mod event;
 #[cfg(test)]
 mod event_tests;
+pub mod hidden_key;
 pub mod injected_bug;
 pub mod key;
 pub mod leaf_entry;
@@ -16,6 +17,7 @@ pub mod object;
 pub mod options;
 pub mod problem;
 pub mod units;
+pub mod upload;
 
 /// Locks, atomics and sleeping threads under one name: the engine's models replace them.
 mod sync {

@@ -73,6 +73,10 @@ pub use shoal_common::object::{
 };
 pub use shoal_common::options::{Environment, FormatOptions, OpenOptions, TABLETS_MAX, Tuning};
 pub use shoal_common::problem::CheckProblem;
+pub use shoal_common::upload::{
+    Completed, NewUpload, ObjectPart, PARTS_MAX, PartInfo, PartPage, PartRef, PartedObject, Upload, UploadId,
+    UploadInfo, UploadPage, UploadsAfter,
+};
 pub use shoal_image::losses::Losses;
 pub use shoal_log::Waiting;
 pub use shoal_space_manager::OWN_SPACES_MAX;
@@ -88,6 +92,7 @@ pub use write::try_write::SHORT_PUTS_MAX;
 pub use write::txn::dedup::{RESULT_BYTES_MAX, RESULT_LIFE_NS, RESULTS_KEPT};
 pub use write::txn::look::Admit;
 pub use write::txn::{Changes, Decision, Keeping, Outcome, TransactOptions, Updated};
+pub use write::upload::{CompleteOptions, Completing, Judge, PartValue};
 pub use write::value_writer::ValueWriter;
 pub use write::watch::Watch;
 pub use write::write_batch::{Write, WriteBatch};

@@ -10,4 +10,5 @@ mod read_cache_tests;
 pub(crate) mod results;
 pub(crate) mod snapshot;
 pub(crate) mod streams;
+pub(crate) mod uploads;
 pub(crate) mod value_reader;

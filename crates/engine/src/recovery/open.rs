@@ -15,6 +15,7 @@ use shoal_common::key::slot_of_encoded;
 use shoal_common::options::{Environment, OpenOptions, Tuning};
 use shoal_device::Device;
 use shoal_image::copies;
+use shoal_image::features::UPLOADS;
 use shoal_image::superblock::{FORMAT_VERSION, Superblock};
 use shoal_log::format::RecordKind;
 use shoal_log::{
@@ -37,7 +38,7 @@ use shoal_tablets::growth::hold_room::{hold_room, make_holes};
 use shoal_tablets::tablet::tablets::Tablets;
 use shoal_tablets::tablet::withdraw::Memtables;
 use shoal_tree::layers::Layers;
-use shoal_value::{Entry, Home, manifest_blocks, owned_runs};
+use shoal_value::{Entry, Home, adopting_runs, manifest_blocks, owned_runs};
 
 use crate::growth::at_opening::raise_cap;
 use crate::maintenance::workers;
@@ -344,7 +345,12 @@ fn empty_tablets(
     let records_max = records_max(&options.tuning, layout.blocks_max);
     let admission = MemtableAdmission::new(options.memtable_bytes(), layout.log_blocks, records_max);
     assert_eq!(layers.len(), superblock.tablets.len(), "each tablet has its layers");
-    Tablets::new(&superblock.tablets, layers, admission)
+    let tablets = Tablets::new(&superblock.tablets, layers, admission)?;
+    if superblock.features.incompatible & UPLOADS != 0 {
+        // Parts are not counted yet.
+        tablets.all().iter().for_each(|tablet| *tablet.results_at_opening.lock() = None);
+    }
+    Ok(tablets)
 }
 
 /// The allocator over the published image, in which no area of the image itself is free (INV-37), nor a ring among the data (INV-38).
@@ -418,11 +424,7 @@ async fn replay(
                 let units = inline.len().div_ceil(VALUE_UNIT_BYTES);
                 reserved += shoal_base::blocks_for(inline.len() as u64) + manifest_blocks(1, units);
             }
-            let (runs, damage) = owned_runs(device, pool, &entry, lsn).await;
-            if let Some(error) = damage {
-                tracing::warn!("recovery: the manifest of version {lsn} is damaged: {error}");
-            }
-            record.own(runs);
+            own_runs((device, pool), &entry, &mut record).await;
         }
         // A group whose image is damaged has no free blocks, so none are taken from it (R19).
         let owned = if injected(Bug::ReplayTakesNothing) { &[] } else { record.owned() };
@@ -434,6 +436,9 @@ async fn replay(
             dropped.push(record.key().to_vec());
             continue;
         }
+        if record.adopts() && record.kind() == RecordKind::Put && dropped.is_some() {
+            take_lost_parts((device, pool), space, &mut record).await;
+        }
         space.reserve_recovered(reserved);
         record.set_reserved_blocks(reserved);
         let hash = hash_of(record.key());
@@ -444,6 +449,30 @@ async fn replay(
         space.release_reservation(growth.dropped.reserved_blocks);
     }
     Ok(())
+}
+
+/// Sets the runs that a replayed put owns.
+async fn own_runs((device, pool): (&Device, &Pool), entry: &Entry, record: &mut Record) {
+    let lsn = record.lsn();
+    let (runs, damage) = if record.adopts() && !injected(Bug::AdoptedTwice) {
+        adopting_runs(device, pool, entry, lsn).await
+    } else {
+        owned_runs(device, pool, entry, lsn).await
+    };
+    if let Some(error) = damage {
+        tracing::warn!("recovery: the manifest of version {lsn} is damaged: {error}");
+    }
+    record.own(runs);
+}
+
+/// Takes the runs that an object adopts and that count as free: a repair rebuilt the free space, and the pages that named the parts are
+/// lost. The object owns them at once (R44).
+async fn take_lost_parts((device, pool): (&Device, &Pool), space: &SpaceManager, record: &mut Record) {
+    let Ok((entry, _)) = Entry::decode(record.body_bytes()) else { return };
+    let (runs, _) = owned_runs(device, pool, &entry, record.lsn()).await;
+    let is_lost = |run: &Run| !record.owned().contains(run) && space.allocator().take(*run).is_ok();
+    let lost: Vec<Run> = runs.into_iter().filter(is_lost).collect();
+    record.own(lost);
 }
 
 /// The parts of `run` that lie in none of `unknown`, which are in ascending order and do not touch.

@@ -10,6 +10,7 @@ pub(crate) mod receive_buffer;
 pub(crate) mod ticket;
 pub(crate) mod try_write;
 pub(crate) mod txn;
+pub(crate) mod upload;
 pub(crate) mod value_writer;
 pub(crate) mod watch;
 pub(crate) mod write_batch;

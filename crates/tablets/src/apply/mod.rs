@@ -20,12 +20,13 @@ use shoal_common::injected_bug::{Bug, injected};
 use shoal_image::copies;
 use shoal_log::{Item, Moment};
 use shoal_memtable::Memtable;
+use shoal_memtable::adoptions::Adoptions;
 use shoal_space_manager::Extents;
 use shoal_tree::layers::page as layers_page;
 use shoal_tree::layers::settled::Settled;
 use shoal_tree::layers::{LayersRef, Trees};
 use shoal_tree::{Applied, Apply, Merge, Root};
-use shoal_value::{Entry, owned_runs};
+use shoal_value::{Entry, manifest_of, owned_runs};
 
 use crate::apply::home::Work;
 use crate::apply::pace::Pace;
@@ -62,6 +63,15 @@ impl Expired {
             expired.count += u64::from(op.is_expired());
         }
         (expired, owned)
+    }
+}
+
+/// Passes the runs of parts that never reach the tree to the objects of the apply; nobody owns their manifests any more.
+fn adopt(adoptions: &Adoptions, new: &mut NewTree<'_>) {
+    for part in adoptions.parts() {
+        let manifest = manifest_of(part.body_bytes());
+        new.taken.extend(part.owned().iter().filter(|run| !manifest.contains(run)));
+        new.dropped.extend(manifest);
     }
 }
 
@@ -216,7 +226,8 @@ impl Checkpointer {
         }
         let _working = self.pool.budget().work();
         let frozen = view.frozen.as_deref();
-        let mut work = Work::new(self, tablet.id, moves.hole_blocks, moment);
+        let adoptions = frozen.map(|memtable| memtable.lock().adoptions(applied)).unwrap_or_default();
+        let mut work = Work::new(self, tablet.id, moves.hole_blocks, moment, &adoptions);
         moves.doubtful.iter().for_each(|&(block, doubt)| work.liveness.doubt(block, doubt));
         let (steps, _reservation) = moves.into_steps();
         let mut progress = self.progress_of(tablet, frozen);
@@ -249,7 +260,8 @@ impl Checkpointer {
         self.free_replaced(merge.old, &mut new.freed).await;
         new.freed.extend(merge.unplaced);
         new.taken.extend(owned);
-        let dropped = frozen.map(|memtable| memtable.lock().dropped()).unwrap_or_default();
+        adopt(&adoptions, &mut new);
+        let dropped = frozen.map(|memtable| memtable.lock().dropped(&adoptions)).unwrap_or_default();
         if !injected(Bug::DroppedNeverFreed) {
             new.dropped.extend(dropped.iter().flat_map(|record| record.owned().iter().copied()));
         }
