@@ -112,6 +112,11 @@ impl BodyCheck {
         if hashes.bytes > VALUE_BYTES_MAX { Err(ErrorCode::EntityTooLarge.into()) } else { Ok(()) }
     }
 
+    /// Bytes of the value so far.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.hashes.bytes
+    }
+
     /// Finishes the body, and judges all claims.
     ///
     /// # Errors

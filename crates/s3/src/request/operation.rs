@@ -151,7 +151,7 @@ operations! {
     HEAD Bucket "" "" HeadBucket List NoBody, Served;
     PUT Bucket "" "" CreateBucket Bucket Document(SMALL_BYTES_MAX), Served;
     DELETE Bucket "" "" DeleteBucket Bucket NoBody, Served;
-    POST Bucket "" "content-type" PostObject Write Stream, Later;
+    POST Bucket "" "content-type" PostObject Write Stream, Served;
 
     POST Object "uploads" "" CreateMultipartUpload Write NoBody, Later;
     PUT Object "uploadId" "x-amz-copy-source" UploadPartCopy Write NoBody, Later;

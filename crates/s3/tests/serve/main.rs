@@ -8,6 +8,7 @@ mod access;
 mod bodies;
 mod buckets;
 mod conditions;
+mod forms;
 mod lists;
 mod objects;
 mod permissions;

@@ -37,6 +37,7 @@ const REQUESTS: &[(&str, &str, &str, &str, &str, &str)] = &[
     ("PutObjectTagging", "PUT", "/films/K?tagging", "", "<Tagging><TagSet/></Tagging>", "write K"),
     ("DeleteObjectTagging", "DELETE", "/films/K?tagging", "", "", "write K"),
     ("PutObject", "PUT", "/films/K", "", "v", "write K"),
+    ("PostObject", "POST", "/films", "", "v", "write K"),
     ("CopyObject", "PUT", "/films/L", "/films/K", "", "read K, write L"),
     ("DeleteObject", "DELETE", "/films/K", "", "", "delete K"),
     (
@@ -136,7 +137,10 @@ async fn check(
         "GetObjectAttributes" => &headers[1..],
         _ => &[],
     };
-    let reply = client.send(method, &target, headers, body.as_bytes()).await;
+    let reply = match name {
+        "PostObject" => client.post_form(&target, &[("key", &of("K"))], &[], body.as_bytes()).await,
+        _ => client.send(method, &target, headers, body.as_bytes()).await,
+    };
     let expected = is_allowed(holder, needs, of);
     let what = format!("{} {name} {target}: {} {}", holder.name, reply.status, reply.text());
     assert_eq!(!is_denied(&reply), expected, "{what}");
