@@ -75,6 +75,11 @@ impl BodyClaims {
         Ok(Self { md5: md5_of(headers)?, checksum: checksum_of(headers)?, ..Self::none() })
     }
 
+    /// The algorithm of the checksum that the request sends.
+    pub(crate) fn algorithm(&self) -> Option<ChecksumAlgorithm> {
+        self.checksum.map(|value| value.algorithm()).or(self.trailer)
+    }
+
     fn none() -> Self {
         Self { is_chunked: false, value_bytes: None, sha256: None, md5: None, checksum: None, trailer: None }
     }

@@ -5,7 +5,7 @@ use shoal_engine::{ByteRange, Error, Metadata, ObjectInfo, ObjectKey, PutOptions
 use shoal_frontend::access::Action;
 
 use super::conditions::{ReadConditions, WriteCondition};
-use super::get::no_such_key;
+use super::get::missing_key;
 use super::given::tags_in;
 use super::metadata::{S3Metadata, StoredChecksum};
 use super::put::{given_metadata, judged_rules, look_early};
@@ -26,7 +26,7 @@ use crate::time::SECOND_NS;
 const TRIES_MAX: usize = 8;
 
 /// Bytes of memory that a copy takes at most.
-const COPY_BYTES_MAX: u64 = 4 << 20;
+pub(crate) const COPY_BYTES_MAX: u64 = 4 << 20;
 
 /// CopyObject.
 pub(crate) async fn copy_object(state: &S3State, call: S3Call) -> S3Result<S3Answer> {
@@ -39,8 +39,11 @@ pub(crate) async fn copy_object(state: &S3State, call: S3Call) -> S3Result<S3Ans
     look_early(state, &key, &condition).await?;
     let from = ObjectKey::new(&source.bucket, &source.key)?;
     for _ in 0..TRIES_MAX {
-        let reader =
-            state.store.get_stream(&from, ByteRange::ALL).await?.ok_or_else(|| no_such_key(&call))?;
+        let reader = state
+            .store
+            .get_stream(&from, ByteRange::ALL)
+            .await?
+            .ok_or_else(|| missing_key(&call.caller, &source.bucket, &source.key))?;
         let info = reader.info().clone();
         let judged = ReadConditions::of_copy_source(&call.headers)?;
         judged.check_source(&etag_of(&info).to_string(), info.modified_ns / SECOND_NS)?;

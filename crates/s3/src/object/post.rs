@@ -22,7 +22,7 @@ use crate::object::documents::tagging::parse_tagging;
 use crate::request::error::{ErrorCode, S3Error, S3Result};
 use crate::request::headers::{check_expected_owner, header};
 use crate::request::operation::refuse_later_headers;
-use crate::request::target::{BucketAndKey, location_of};
+use crate::request::target::BucketAndKey;
 use crate::serve::call::S3Call;
 use crate::sign::form::{FormFields, form_field, verify_form};
 use crate::state::S3State;
@@ -131,8 +131,7 @@ fn check_file_bytes(allowed: &RangeInclusive<u64>, bytes: u64, is_end: bool) -> 
 /// The answer that the form asks for.
 fn answer(state: &S3State, call: &S3Call, fields: &FormFields, stored: &StoredObject) -> S3Result<S3Answer> {
     let (key, etag) = (form_key(fields)?, stored.etag());
-    let host = (header(&call.headers, "host")?.unwrap_or(""), state.domains.as_slice());
-    let place = location_of(host, state.security.is_encrypted(), (call.bucket(), call.key()));
+    let place = call.location(state)?;
     let mut answer = stored.answer();
     let (status, location) = match PostAnswer::of(fields, call.bucket(), key, &etag) {
         PostAnswer::Status(status) => (StatusCode::from_u16(status), place),

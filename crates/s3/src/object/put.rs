@@ -3,7 +3,7 @@
 use http::{HeaderMap, StatusCode};
 use shoal_base::limits::VALUE_BYTES_SINGLE_MAX;
 use shoal_buffer::Buffer;
-use shoal_engine::{Metadata, ObjectKey, PutOptions, RejectRules, ValueWriter};
+use shoal_engine::{Error, Metadata, ObjectKey, PutOptions, RejectRules, ValueWriter};
 
 use super::conditions::WriteCondition;
 use super::etag::ObjectEtag;
@@ -18,7 +18,7 @@ use crate::body::claims::BodyClaims;
 use crate::body::reader::BodyReader;
 use crate::bucket::FoundBucket;
 use crate::bucket::operations::refuse_public;
-use crate::request::error::S3Result;
+use crate::request::error::{S3Error, S3Result};
 use crate::serve::call::S3Call;
 use crate::state::S3State;
 
@@ -70,19 +70,37 @@ pub(crate) async fn put_object(state: &S3State, mut call: S3Call) -> S3Result<S3
     let condition = WriteCondition::parse(&call.headers)?;
     let object = NewObject { key: call.object_key()?, metadata: given_metadata(&call.headers)?, condition };
     look_early(state, &object.key, &object.condition).await?;
-    let short = claims.value_bytes.filter(|bytes| *bytes <= VALUE_BYTES_SINGLE_MAX);
+    let (reader, short) = body_of(state, &mut call, claims.value_bytes)?;
     let check = BodyCheck::new(claims, call.chunks.take(), call.found.etags(state.etags), None);
+    match short {
+        Some(bytes) => put_short(state, &call, object, reader, check, bytes).await,
+        None => put_long(state, &call, object, reader, check).await,
+    }
+}
+
+/// The reader of the body of a request; with the length of the value if that is kept in memory as a whole.
+pub(crate) fn body_of(
+    state: &S3State,
+    call: &mut S3Call,
+    value_bytes: Option<u64>,
+) -> S3Result<(BodyReader, Option<usize>)> {
     let limits = (state.min_rate, state.room_wait_max);
     let body = call.take_body()?;
-    match short {
-        Some(bytes) => {
-            let announced = http_body::Body::size_hint(&body).exact().unwrap_or(bytes).max(bytes);
-            let announced = u32::try_from(announced).unwrap_or(u32::MAX);
-            let reader = BodyReader::whole(body, limits, &call.permit, announced);
-            put_short(state, &call, object, reader, check, bytes as usize).await
-        }
-        None => put_long(state, &call, object, BodyReader::stream(body, limits, &call.permit), check).await,
-    }
+    let Some(bytes) = value_bytes.filter(|bytes| *bytes <= VALUE_BYTES_SINGLE_MAX) else {
+        return Ok((BodyReader::stream(body, limits, &call.permit), None));
+    };
+    let announced = http_body::Body::size_hint(&body).exact().unwrap_or(bytes).max(bytes);
+    let announced = u32::try_from(announced).unwrap_or(u32::MAX);
+    Ok((BodyReader::whole(body, limits, &call.permit, announced), Some(bytes as usize)))
+}
+
+/// The memory for a value: that of the store, if it has some.
+pub(crate) fn value_of(state: &S3State, call: &S3Call, key: &ObjectKey, bytes: usize) -> NewValue {
+    let received = call
+        .permit
+        .take_frames(bytes)
+        .and_then(|permit| Some(NewValue::Received(state.store.receive_buffer(key, bytes)?, permit)));
+    received.unwrap_or_else(|| NewValue::Chunks(Box::new(Buffer::new())))
 }
 
 /// Stores a value that is in memory as a whole.
@@ -95,11 +113,10 @@ async fn put_short(
     bytes: usize,
 ) -> S3Result<S3Answer> {
     // A decision about ETags may be made several times, and needs its value each time.
-    let placed = rules_of(&object.condition).and_then(|_| {
-        let permit = call.permit.take_frames(bytes)?;
-        Some(NewValue::Received(state.store.receive_buffer(&object.key, bytes)?, permit))
-    });
-    let mut value = placed.unwrap_or_else(|| NewValue::Chunks(Box::new(Buffer::new())));
+    let mut value = match rules_of(&object.condition) {
+        Some(_) => value_of(state, call, &object.key, bytes),
+        None => NewValue::Chunks(Box::new(Buffer::new())),
+    };
     let checked = reader.read(check, |piece, data| value.take(piece, data)).await?;
     object.set_of_body(&checked);
     let options = object.options(RejectRules::default());
@@ -149,12 +166,7 @@ impl StreamedObject {
     /// Takes the next piece of the body.
     pub(crate) async fn take(&mut self, piece: &[u8]) -> S3Result<()> {
         let Self { object, writer, check } = self;
-        let mut parts: Vec<&[u8]> = Vec::new();
-        check.feed(piece, &mut |data| parts.push(data))?;
-        for part in parts {
-            writer.write(part).await.map_err(|error| refused(&error, &object.condition))?;
-        }
-        Ok(())
+        write_piece(check, writer, piece, |error| refused(&error, &object.condition)).await
     }
 
     /// Bytes of the value so far.
@@ -178,6 +190,21 @@ impl StreamedObject {
         let stored = writer.finish().await.map_err(|error| refused(&error, &object.condition))?;
         Ok(StoredObject { metadata: object.metadata, version: stored.version.0, bytes: checked.bytes })
     }
+}
+
+/// Checks a piece of a body, and writes the bytes of the value in it.
+pub(crate) async fn write_piece(
+    check: &mut BodyCheck,
+    writer: &mut ValueWriter,
+    piece: &[u8],
+    failed: impl Fn(Error) -> S3Error,
+) -> S3Result<()> {
+    let mut parts: Vec<&[u8]> = Vec::new();
+    check.feed(piece, &mut |data| parts.push(data))?;
+    for part in parts {
+        writer.write(part).await.map_err(&failed)?;
+    }
+    Ok(())
 }
 
 /// An object that was stored.

@@ -111,7 +111,7 @@ operations! {
     OPTIONS Object "" "" PreflightObject Read NoBody, Later;
 
     GET Bucket "location" "" GetBucketLocation List NoBody, Served;
-    GET Bucket "uploads" "" ListMultipartUploads List NoBody, Later;
+    GET Bucket "uploads" "" ListMultipartUploads List NoBody, Served;
     GET Bucket "versions" "" ListObjectVersions List NoBody, Served;
     POST Bucket "delete" "" DeleteObjects Delete Document(XML_BYTES_MAX), Served;
     GET Bucket "tagging" "" GetBucketTagging Bucket NoBody, Later;
@@ -153,12 +153,12 @@ operations! {
     DELETE Bucket "" "" DeleteBucket Bucket NoBody, Served;
     POST Bucket "" "content-type" PostObject Write Stream, Served;
 
-    POST Object "uploads" "" CreateMultipartUpload Write NoBody, Later;
-    PUT Object "uploadId" "x-amz-copy-source" UploadPartCopy Write NoBody, Later;
-    PUT Object "uploadId" "" UploadPart Write Stream, Later;
-    GET Object "uploadId" "" ListParts List NoBody, Later;
-    POST Object "uploadId" "" CompleteMultipartUpload Write Document(XML_BYTES_MAX), Later;
-    DELETE Object "uploadId" "" AbortMultipartUpload Write NoBody, Later;
+    POST Object "uploads" "" CreateMultipartUpload Write NoBody, Served;
+    PUT Object "uploadId" "x-amz-copy-source" UploadPartCopy Write NoBody, Served;
+    PUT Object "uploadId" "" UploadPart Write Stream, Served;
+    GET Object "uploadId" "" ListParts List NoBody, Served;
+    POST Object "uploadId" "" CompleteMultipartUpload Write Document(XML_BYTES_MAX), Served;
+    DELETE Object "uploadId" "" AbortMultipartUpload Write NoBody, Served;
     GET Object "attributes" "" GetObjectAttributes Read NoBody, Served;
     GET Object "tagging" "" GetObjectTagging Read NoBody, Served;
     PUT Object "tagging" "" PutObjectTagging Write Document(SMALL_BYTES_MAX), Served;

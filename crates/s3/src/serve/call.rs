@@ -12,9 +12,10 @@ use crate::body::claims::BodyClaims;
 use crate::body::reader::BodyReader;
 use crate::bucket::FoundBucket;
 use crate::request::error::{ErrorCode, S3Result};
+use crate::request::headers::header;
 use crate::request::operation::{BodyKind, OperationRow};
 use crate::request::query::QueryParameters;
-use crate::request::target::BucketAndKey;
+use crate::request::target::{BucketAndKey, location_of};
 use crate::sign::chunks::ChunkSigner;
 use crate::sign::payload::PayloadHash;
 use crate::state::{Caller, S3State};
@@ -52,6 +53,12 @@ impl S3Call {
     /// The object.
     pub(crate) fn object_key(&self) -> S3Result<ObjectKey> {
         Ok(ObjectKey::new(self.bucket(), self.key())?)
+    }
+
+    /// The URL of the object, as the client reaches it.
+    pub(crate) fn location(&self, state: &S3State) -> S3Result<String> {
+        let host = (header(&self.headers, "host")?.unwrap_or(""), state.domains.as_slice());
+        Ok(location_of(host, state.security.is_encrypted(), (self.bucket(), self.key())))
     }
 
     /// Takes the body.

@@ -39,6 +39,7 @@ use crate::request::target::{BucketAndKey, check_target};
 use crate::sign::verify::{RequestHead, verify};
 use crate::state::S3State;
 use crate::time::{SECOND_NS, http_date_of};
+use crate::upload::{begin, complete, list as uploads, part, part_copy};
 
 /// The name of the server in answers.
 const SERVER_NAME: HeaderValue = HeaderValue::from_static("Shoal");
@@ -193,6 +194,13 @@ impl S3State {
             Of::DeleteBucket => buckets::delete_bucket(self, call).boxed(),
             Of::HeadBucket => std::future::ready(Ok(buckets::head_bucket(self))).boxed(),
             Of::GetBucketLocation => std::future::ready(Ok(buckets::location(self))).boxed(),
+            Of::CreateMultipartUpload => begin::create_upload(self, call).boxed(),
+            Of::UploadPart => part::upload_part(self, call).boxed(),
+            Of::UploadPartCopy => part_copy::upload_part_copy(self, call).boxed(),
+            Of::CompleteMultipartUpload => complete::complete_upload(self, call).boxed(),
+            Of::AbortMultipartUpload => complete::abort_upload(self, call).boxed(),
+            Of::ListParts => uploads::list_parts(self, call).boxed(),
+            Of::ListMultipartUploads => uploads::list_uploads(self, call).boxed(),
             other => std::future::ready(Err(S3Error::not_implemented(other.name()))).boxed(),
         }
     }
@@ -210,9 +218,13 @@ fn check(call: &S3Call) -> S3Result<()> {
         (TargetLevel::Service, _) => is_known(caller.has_key()),
         // Each key is checked.
         (_, S3Operation::DeleteObjects) => is_known(caller.has_key()),
-        (_, S3Operation::ListObjects | S3Operation::ListObjectsV2 | S3Operation::ListObjectVersions) => {
-            caller.check(row.action, call.bucket(), call.query.get("prefix").unwrap_or_default())
-        }
+        (
+            _,
+            S3Operation::ListObjects
+            | S3Operation::ListObjectsV2
+            | S3Operation::ListObjectVersions
+            | S3Operation::ListMultipartUploads,
+        ) => caller.check(row.action, call.bucket(), call.query.get("prefix").unwrap_or_default()),
         // They show only that the bucket exists.
         (TargetLevel::Bucket, _) if row.action == Action::List => is_known(caller.knows(call.bucket())),
         (TargetLevel::Bucket, _) => caller.check(row.action, call.bucket(), ALL_KEYS),
@@ -289,11 +301,21 @@ fn measured(operation: S3Operation) -> Operation {
     match operation {
         Of::GetObject => Operation::Get,
         Of::HeadObject | Of::GetObjectAttributes => Operation::Head,
-        Of::PutObject | Of::PostObject | Of::CopyObject => Operation::Put,
+        Of::PutObject
+        | Of::PostObject
+        | Of::CopyObject
+        | Of::UploadPart
+        | Of::UploadPartCopy
+        | Of::CompleteMultipartUpload => Operation::Put,
         Of::PutObjectTagging | Of::DeleteObjectTagging => Operation::Update,
         Of::DeleteObject => Operation::Delete,
         Of::DeleteObjects => Operation::MultiDelete,
-        Of::ListObjects | Of::ListObjectsV2 | Of::ListObjectVersions | Of::ListBuckets => Operation::List,
+        Of::ListObjects
+        | Of::ListObjectsV2
+        | Of::ListObjectVersions
+        | Of::ListBuckets
+        | Of::ListParts
+        | Of::ListMultipartUploads => Operation::List,
         _ => Operation::Other,
     }
 }
