@@ -59,7 +59,7 @@ async fn operations_that_are_missing_say_so() {
     let mut client = running.with_bucket().await;
     for (method, target, name) in [
         ("GET", "/bkt?acl", "GetBucketAcl"),
-        ("POST", "/bkt/k?uploads", "CreateMultipartUpload"),
+        ("GET", "/bkt?website", "GetBucketWebsite"),
         ("GET", "/bkt?lifecycle", "GetBucketLifecycleConfiguration"),
         ("PUT", "/bkt?versioning", "Versioning"),
         ("GET", "/bkt/k?torrent", "Torrents"),

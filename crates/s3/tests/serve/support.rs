@@ -63,7 +63,12 @@ impl Running {
         Self::within(store, file, ServerLimits::default()).await
     }
 
-    async fn within(store: Store, mut file: KeyFile, limits: ServerLimits) -> Self {
+    async fn within(store: Store, file: KeyFile, limits: ServerLimits) -> Self {
+        Self::by(store, file, S3Options { limits, ..S3Options::default() })
+    }
+
+    /// With these options, except those that a test needs.
+    pub(crate) fn by(store: Store, mut file: KeyFile, options: S3Options) -> Self {
         let key = created(&mut file, "all *");
         let security = Security::new(credentials(&file));
         let metrics = Arc::new(Metrics::default());
@@ -72,12 +77,11 @@ impl Running {
             listen: "127.0.0.1:0".parse().unwrap(),
             security: security.clone(),
             domains: vec!["s3.test".to_owned()],
-            limits: limits.clone(),
-            ..S3Options::default()
+            ..options
         };
+        let capacity = Capacity::new(&options.limits);
         let server = S3Server::bind(options).unwrap();
         let address = server.addresses()[0];
-        let capacity = Capacity::new(&limits);
         tokio::spawn(server.run(store.clone(), capacity, std::future::pending()));
         Self { address, store, file, security, metrics, key }
     }
@@ -387,6 +391,34 @@ impl Client {
 
     pub(crate) async fn put(&mut self, target: &str, body: &[u8]) -> Reply {
         self.send("PUT", target, &[], body).await
+    }
+
+    /// Starts an upload of an object. Returns its id.
+    pub(crate) async fn begin_upload(&mut self, path: &str, headers: &[(&str, &str)]) -> String {
+        let begun = self.send("POST", &format!("{path}?uploads"), headers, b"").await;
+        assert_eq!(begun.status, 200, "{}", begun.text());
+        begun.one("UploadId")
+    }
+
+    /// Sends a part.
+    pub(crate) async fn send_part(&mut self, path: &str, upload: &str, number: u32, value: &[u8]) -> Reply {
+        self.put(&format!("{path}?partNumber={number}&uploadId={upload}"), value).await
+    }
+
+    /// Completes an upload with these numbers and ETags.
+    pub(crate) async fn complete_upload(
+        &mut self,
+        path: &str,
+        upload: &str,
+        parts: &[(u32, &str)],
+        headers: &[(&str, &str)],
+    ) -> Reply {
+        let part = |(number, etag): &(u32, &str)| {
+            format!("<Part><PartNumber>{number}</PartNumber><ETag>{etag}</ETag></Part>")
+        };
+        let parts: String = parts.iter().map(part).collect();
+        let document = format!("<CompleteMultipartUpload>{parts}</CompleteMultipartUpload>");
+        self.send("POST", &format!("{path}?uploadId={upload}"), headers, document.as_bytes()).await
     }
 
     pub(crate) async fn get(&mut self, target: &str) -> Reply {
