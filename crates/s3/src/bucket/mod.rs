@@ -2,6 +2,7 @@
 
 pub mod documents;
 pub(crate) mod operations;
+pub(crate) mod settings;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -18,6 +19,8 @@ use crate::time::SECOND_NS;
 mod item {
     /// The id of the key that created the bucket.
     pub(super) const OWNER: u8 = 1;
+    /// The rules for browsers.
+    pub(super) const CORS: u8 = 4;
 }
 
 /// The owner of a bucket without a record.
@@ -113,6 +116,32 @@ impl Buckets {
         let created = with_records(store, move |store| store.create_bucket(&name, config)).await??;
         let is_own = created.state.config().items.get(item::OWNER) == wanted.get(item::OWNER);
         if created.is_new || is_own { Ok(()) } else { Err(ErrorCode::BucketAlreadyExists.into()) }
+    }
+
+    /// Replaces or removes an item of a bucket. One without a record gets `new`; `None` if it had a record.
+    ///
+    /// # Errors
+    /// `NoSuchBucket`; `InvalidRequest` if its settings are too long together.
+    async fn set_item(
+        &self,
+        store: &Store,
+        name: &str,
+        new: Option<BucketConfig>,
+        (tag, value): (u8, Option<Vec<u8>>),
+    ) -> S3Result<()> {
+        let name = name.to_owned();
+        with_records(store, move |store| {
+            if let Some(new) = new {
+                store.create_bucket(&name, new)?;
+            }
+            let set = |config: &mut BucketConfig| {
+                config.items.set(tag, value.as_deref());
+                Ok(())
+            };
+            store.update_bucket(&name, set).map(drop)
+        })
+        .await??;
+        Ok(())
     }
 
     /// Deletes an empty bucket.

@@ -107,8 +107,8 @@ use BodyKind::{Document, None as NoBody, Stream};
 
 operations! {
     GET Service "" "" ListBuckets List NoBody, Served;
-    OPTIONS Bucket "" "" PreflightBucket Read NoBody, Later;
-    OPTIONS Object "" "" PreflightObject Read NoBody, Later;
+    OPTIONS Bucket "" "" PreflightBucket Read NoBody, Served;
+    OPTIONS Object "" "" PreflightObject Read NoBody, Served;
 
     GET Bucket "location" "" GetBucketLocation List NoBody, Served;
     GET Bucket "uploads" "" ListMultipartUploads List NoBody, Served;
@@ -123,9 +123,9 @@ operations! {
     PUT Bucket "policy" "" PutBucketPolicy Bucket Document(20 << 10), Later;
     DELETE Bucket "policy" "" DeleteBucketPolicy Bucket NoBody, Later;
     GET Bucket "policyStatus" "" GetBucketPolicyStatus Bucket NoBody, Later;
-    GET Bucket "cors" "" GetBucketCors Bucket NoBody, Later;
-    PUT Bucket "cors" "" PutBucketCors Bucket Document(SMALL_BYTES_MAX), Later;
-    DELETE Bucket "cors" "" DeleteBucketCors Bucket NoBody, Later;
+    GET Bucket "cors" "" GetBucketCors Bucket NoBody, Served;
+    PUT Bucket "cors" "" PutBucketCors Bucket Document(SMALL_BYTES_MAX), Served;
+    DELETE Bucket "cors" "" DeleteBucketCors Bucket NoBody, Served;
     GET Bucket "lifecycle" "" GetBucketLifecycleConfiguration Bucket NoBody, Later;
     PUT Bucket "lifecycle" "" PutBucketLifecycleConfiguration Bucket Document(CONFIGURATION_BYTES_MAX), Later;
     DELETE Bucket "lifecycle" "" DeleteBucketLifecycle Bucket NoBody, Later;

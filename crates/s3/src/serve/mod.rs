@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use http::header::{CONTENT_LENGTH, DATE, HOST, SERVER};
+use http::header::{CONTENT_LENGTH, DATE, HOST, ORIGIN, SERVER};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response};
 use http_body::Body;
 use hyper::body::Incoming;
@@ -30,6 +30,7 @@ use crate::answer::body::S3Body;
 use crate::answer::result::absent;
 use crate::bucket::FoundBucket;
 use crate::bucket::operations as buckets;
+use crate::bucket::settings::{self, answer_preflight, headers_for_page};
 use crate::object::{change, copy, delete, get, post, put};
 use crate::request::error::{ErrorCode, S3Error, S3Result};
 use crate::request::headers::{check_expected_owner, check_headers, with_presigned};
@@ -93,7 +94,11 @@ impl S3State {
         body: Incoming,
     ) -> S3Result<S3Answer> {
         let asked = asked?;
-        note_key(asked.target.bucket().unwrap_or_default(), asked.target.key().unwrap_or_default());
+        let bucket = asked.target.bucket().unwrap_or_default();
+        note_key(bucket, asked.target.key().unwrap_or_default());
+        if matches!(asked.row.operation, S3Operation::PreflightBucket | S3Operation::PreflightObject) {
+            return answer_preflight(self, bucket, &asked.headers);
+        }
         let mut call = self.admit((peer, flow), head, asked, body)?;
         mark(Stage::Started);
         let working = flow.working();
@@ -201,6 +206,9 @@ impl S3State {
             Of::AbortMultipartUpload => complete::abort_upload(self, call).boxed(),
             Of::ListParts => uploads::list_parts(self, call).boxed(),
             Of::ListMultipartUploads => uploads::list_uploads(self, call).boxed(),
+            Of::GetBucketCors => std::future::ready(settings::get_cors(&call)).boxed(),
+            Of::PutBucketCors => settings::put_cors(self, call).boxed(),
+            Of::DeleteBucketCors => settings::delete_cors(self, call).boxed(),
             other => std::future::ready(Err(S3Error::not_implemented(other.name()))).boxed(),
         }
     }
@@ -247,6 +255,10 @@ impl HttpProtocol for S3State {
             Ok(asked) => (measured(asked.row.operation), asked.row.operation.name()),
             Err(_) => (Operation::Other, "(no operation)"),
         };
+        let is_of_page = head.headers.contains_key(ORIGIN);
+        let bucket_of_page =
+            asked.as_ref().ok().filter(|_| is_of_page).and_then(|asked| asked.target.bucket());
+        let bucket_of_page = bucket_of_page.map(ToOwned::to_owned);
         let mut timer = Timer::begin(&self.metrics, &flow, peer.address, operation);
         let result = {
             // Pinned here and once: the handler is as large as the rest of the task.
@@ -271,6 +283,9 @@ impl HttpProtocol for S3State {
             } else {
                 timer.end(result);
             }
+        }
+        if let Some(bucket) = bucket_of_page {
+            answer.headers.extend(headers_for_page(self, &bucket, &head.method, &head.headers));
         }
         let headers = &mut answer.headers;
         headers.insert(SERVER, SERVER_NAME);
