@@ -188,6 +188,10 @@ pub enum Bug {
     PunchedBeforePublish,
     /// INV-41: a hole becomes free space without its room.
     HoleWithoutRoom,
+    /// INV-44: the runs of a part are freed although an object adopted them.
+    AdoptedFreed,
+    /// INV-44: a replayed object takes the runs of its parts, too.
+    AdoptedTwice,
 }
 
 /// Returns true if this bug is active.

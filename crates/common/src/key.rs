@@ -7,6 +7,7 @@ use shoal_base::slot::hash_slot;
 use smallvec::SmallVec;
 
 use crate::error::{Error, Result};
+use crate::hidden_key::{hidden_name, hidden_slot, is_hidden};
 
 /// The bucket of the store's own objects, which an opening does not need. Users cannot read or write it.
 const SYSTEM_BUCKET: &str = ".shoal";
@@ -21,11 +22,20 @@ pub fn is_result(encoded: &[u8]) -> bool {
     encoded.starts_with(RESULT_PREFIX)
 }
 
-/// Returns true for the encoded key of one of the store's own objects, results included.
+/// Returns true for the encoded key of an entry that counts as no object: a result, an upload, or a part of one.
+#[must_use]
+#[inline]
+pub fn is_uncounted(encoded: &[u8]) -> bool {
+    is_result(encoded) || is_hidden(encoded)
+}
+
+/// Returns true for the encoded key of one of the store's own objects, results, uploads and parts included.
 #[must_use]
 #[inline]
 pub fn is_own(encoded: &[u8]) -> bool {
-    encoded.strip_prefix(SYSTEM_BUCKET.as_bytes()).is_some_and(|rest| rest.first() == Some(&0))
+    let is_system =
+        encoded.strip_prefix(SYSTEM_BUCKET.as_bytes()).is_some_and(|rest| rest.first() == Some(&0));
+    is_system || is_hidden(encoded)
 }
 
 /// The first byte of the tree keys that the engine reserves: they sort after the name of every bucket.
@@ -136,6 +146,18 @@ impl ObjectKey {
         Self { encoded, bucket_bytes: bucket.len() as u8, slot: hash_slot(key) }
     }
 
+    /// The hidden key with these bytes, whose object is in this hash slot.
+    pub(crate) fn hidden(encoded: &[u8], bucket_bytes: usize, slot: u16) -> Self {
+        assert!(is_hidden(encoded) && bucket_bytes < encoded.len(), "a hidden key has a bucket");
+        Self { encoded: SmallVec::from_slice(encoded), bucket_bytes: bucket_bytes as u8, slot }
+    }
+
+    /// The first byte of the bucket's name.
+    #[inline]
+    fn bucket_start(&self) -> usize {
+        usize::from(is_hidden(&self.encoded))
+    }
+
     /// Returns true if the object is the store's own.
     #[must_use]
     #[inline]
@@ -153,14 +175,15 @@ impl ObjectKey {
     #[must_use]
     #[inline]
     pub fn bucket(&self) -> &str {
-        std::str::from_utf8(&self.encoded[..usize::from(self.bucket_bytes)]).unwrap_or_default()
+        let start = self.bucket_start();
+        std::str::from_utf8(&self.encoded[start..start + usize::from(self.bucket_bytes)]).unwrap_or_default()
     }
 
     /// The key within the bucket.
     #[must_use]
     #[inline]
     pub fn key(&self) -> &[u8] {
-        &self.encoded[usize::from(self.bucket_bytes) + 1..]
+        &self.encoded[self.bucket_start() + usize::from(self.bucket_bytes) + 1..]
     }
 
     /// The encoded name.
@@ -197,6 +220,9 @@ pub fn of_encoded(encoded: &[u8]) -> Option<ObjectKey> {
 #[must_use]
 #[inline]
 pub fn slot_of_encoded(encoded: &[u8]) -> u16 {
+    if is_hidden(encoded) {
+        return hidden_slot(encoded);
+    }
     let begin = encoded.iter().position(|&byte| byte == 0).map_or(0, |at| at + 1);
     hash_slot(&encoded[begin..])
 }
@@ -213,9 +239,12 @@ impl fmt::Debug for ObjectKey {
     }
 }
 
-/// An encoded key as `bucket/key`.
+/// An encoded key as `bucket/key`; a hidden key in words.
 #[must_use]
 pub fn name(key: &[u8]) -> String {
+    if is_hidden(key) {
+        return hidden_name(key);
+    }
     match key.iter().position(|&byte| byte == 0) {
         Some(at) => format!("{}/{}", key[..at].escape_ascii(), key[at + 1..].escape_ascii()),
         None => key.escape_ascii().to_string(),

@@ -9,6 +9,7 @@ pub mod error;
 pub mod event;
 #[cfg(test)]
 mod event_tests;
+pub mod hidden_key;
 pub mod injected_bug;
 pub mod key;
 pub mod leaf_entry;

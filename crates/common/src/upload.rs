@@ -4,6 +4,7 @@
 use std::fmt;
 
 use shoal_base::Lsn;
+use shoal_base::codec::{Reader, Truncated, put_varint};
 use shoal_base::object::{Attributes, Metadata};
 
 use crate::error::{Error, Result};
@@ -12,6 +13,17 @@ use crate::object::ObjectInfo;
 
 /// Most parts of an upload. They are numbered from 1 on.
 pub const PARTS_MAX: u16 = 10_000;
+
+/// Most bytes of the settings of an upload, and of the items of its completion.
+pub const UPLOAD_ITEMS_BYTES_MAX: usize = 512;
+/// Most bytes of the encoded metadata of a part.
+pub const PART_METADATA_BYTES_MAX: usize = 96;
+
+/// The version of the record.
+const VERSION: u8 = 1;
+const SETTINGS: u8 = 1;
+const ANSWER: u8 = 2;
+const AFTER_OBJECT: u8 = 3;
 
 /// The number of an upload: 63 random bits, written as 16 hexadecimal digits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -73,6 +85,109 @@ pub struct NewUpload {
     pub items: Attributes,
 }
 
+/// The state of an upload.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum UploadState {
+    /// It takes parts.
+    Open,
+    /// It made an object.
+    Completed {
+        /// The items that the completion kept.
+        answer: Attributes,
+        /// The version of the record is this much above that of the object.
+        after_object: u64,
+    },
+    /// Its parts are being deleted.
+    Aborted,
+}
+
+/// The record of an upload: the value of its entry. The metadata for the object is the metadata of the entry.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UploadRecord {
+    /// Its state.
+    pub state: UploadState,
+    /// The time of its start, in nanoseconds since the Unix epoch.
+    pub created_ns: u64,
+    /// Its settings without the metadata.
+    pub items: Attributes,
+}
+
+impl UploadRecord {
+    /// The bytes of the record.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        let state = match self.state {
+            UploadState::Open => 0,
+            UploadState::Completed { .. } => 1,
+            UploadState::Aborted => 2,
+        };
+        let mut items = Attributes::default();
+        if !self.items.is_empty() {
+            items.set(SETTINGS, Some(self.items.as_bytes()));
+        }
+        if let UploadState::Completed { answer, after_object } = &self.state {
+            items.set(ANSWER, Some(answer.as_bytes()));
+            let mut distance = Vec::new();
+            put_varint(&mut distance, *after_object);
+            items.set(AFTER_OBJECT, Some(&distance));
+        }
+        let mut out = vec![VERSION, state];
+        out.extend_from_slice(&self.created_ns.to_le_bytes());
+        out.extend_from_slice(items.as_bytes());
+        out
+    }
+
+    /// The record in `bytes`.
+    ///
+    /// # Errors
+    /// [`Truncated`] if it is none that this program knows.
+    pub fn decode(bytes: &[u8]) -> std::result::Result<Self, Truncated> {
+        let mut reader = Reader::new(bytes);
+        let (version, state) = (reader.u8()?, reader.u8()?);
+        let created_ns = reader.u64()?;
+        let items = Attributes::decode(reader.rest())?;
+        let nested = |tag| Attributes::decode(items.get(tag).unwrap_or_default());
+        let state = match state {
+            _ if version != VERSION => return Err(Truncated),
+            0 => UploadState::Open,
+            1 => {
+                let mut distance = Reader::new(items.get(AFTER_OBJECT).ok_or(Truncated)?);
+                UploadState::Completed { answer: nested(ANSWER)?, after_object: distance.varint()? }
+            }
+            2 => UploadState::Aborted,
+            _ => return Err(Truncated),
+        };
+        Ok(Self { state, created_ns, items: nested(SETTINGS)? })
+    }
+}
+
+/// Checks the length of the items of an upload.
+///
+/// # Errors
+/// [`Error::Invalid`].
+pub fn check_items(items: &Attributes) -> Result<()> {
+    match items.as_bytes().len() {
+        0..=UPLOAD_ITEMS_BYTES_MAX => Ok(()),
+        bytes => Err(Error::Invalid(format!(
+            "the items of the upload have {bytes} bytes; {UPLOAD_ITEMS_BYTES_MAX} are allowed"
+        ))),
+    }
+}
+
+/// Checks that parts are in the order of their numbers, and that no upload has another number.
+///
+/// # Errors
+/// [`Error::Invalid`].
+pub fn check_parts(parts: &[PartRef]) -> Result<()> {
+    parts.iter().try_for_each(|part| check_part_number(part.number))?;
+    if parts.is_empty() || !parts.is_sorted_by(|one, next| one.number < next.number) {
+        return Err(Error::Invalid(
+            "an upload is completed with one part or more, in the order of their numbers".into(),
+        ));
+    }
+    Ok(())
+}
+
 /// An upload that is open, or was completed within the last hour.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UploadInfo {
@@ -80,7 +195,7 @@ pub struct UploadInfo {
     pub upload: Upload,
     /// The time of its start, in nanoseconds since the Unix epoch.
     pub created_ns: u64,
-    /// Its settings.
+    /// Its settings; once it is completed, without the metadata.
     pub settings: NewUpload,
     /// The result, if it was completed.
     pub completed: Option<Completed>,
@@ -182,7 +297,56 @@ pub fn check_part_number(number: u16) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
+
+    fn items(pairs: &[(u8, &[u8])]) -> Attributes {
+        let mut items = Attributes::default();
+        pairs.iter().for_each(|(tag, value)| items.set(*tag, Some(value)));
+        items
+    }
+
+    #[test]
+    fn records_round_trip() {
+        let record =
+            |state| UploadRecord { state, created_ns: 7, items: items(&[(1, b"me"), (2, b"\x01\x00")]) };
+        let completed = UploadState::Completed { answer: items(&[(4, b"etag")]), after_object: 10_001 };
+        for state in [UploadState::Open, completed, UploadState::Aborted] {
+            let bytes = record(state.clone()).encode();
+            assert_eq!(UploadRecord::decode(&bytes), Ok(record(state)));
+            for at in [0, 1] {
+                let mut other = bytes.clone();
+                other[at] = 9;
+                assert_eq!(UploadRecord::decode(&other), Err(Truncated), "of a later program");
+            }
+        }
+        let bytes = record(UploadState::Open).encode();
+        assert_eq!(bytes, b"\x01\x00\x07\0\0\0\0\0\0\0\x01\x08\x01\x02me\x02\x02\x01\x00");
+        assert!(check_items(&items(&[(1, &[0; 600])])).is_err());
+    }
+
+    #[test]
+    fn parts_ascend() {
+        let check = |numbers: &[u16]| {
+            let parts: Vec<_> = numbers.iter().map(|&number| PartRef { number, version: Lsn(1) }).collect();
+            check_parts(&parts).is_ok()
+        };
+        assert!(check(&[1]) && check(&[2, 3, 10_000]));
+        for numbers in [&[][..], &[0, 1], &[1, 1], &[2, 1], &[10_001]] {
+            assert!(!check(numbers), "{numbers:?}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_read_or_refused(bytes: Vec<u8>, is_of_this_version: bool) {
+            let bytes = if is_of_this_version { [&[1, 1][..], &bytes].concat() } else { bytes };
+            if let Ok(record) = UploadRecord::decode(&bytes) {
+                prop_assert_eq!(UploadRecord::decode(&record.encode()), Ok(record));
+            }
+        }
+    }
 
     #[test]
     fn ids_are_sixteen_digits() {

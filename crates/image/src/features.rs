@@ -7,8 +7,8 @@
 use shoal_common::error::{Error, Result};
 
 /// Names of the incompatible flags from bit 0 on, reserved ones included, so that a refusal names the feature and not only a bit.
-const INCOMPATIBLE_NAMES: [&str; 5] =
-    ["layers", "moved areas", "moved log", "unsettled entries", "attributes"];
+const INCOMPATIBLE_NAMES: [&str; 6] =
+    ["layers", "moved areas", "moved log", "unsettled entries", "attributes", "uploads"];
 /// Tablets may have layers, and pages of level 1 filters.
 pub const LAYERS: u32 = 1 << 0;
 /// The store grew: areas of the space image may be among the data.
@@ -20,11 +20,13 @@ pub const MOVED_LOG: u32 = 1 << 2;
 pub const UNSETTLED: u32 = 1 << 3;
 /// Metadata may have attributes, and entries summaries of metadata.
 pub const ATTRIBUTES: u32 = 1 << 4;
+/// There may be uploads and their parts, records that adopt runs, and joined manifests.
+pub const UPLOADS: u32 = 1 << 5;
 
 /// Flags of read-only compatible features that this program can write.
 const READ_ONLY_KNOWN: u32 = 0;
 /// Flags of incompatible features that this program can read.
-const INCOMPATIBLE_KNOWN: u32 = LAYERS | MOVED_AREAS | MOVED_LOG | UNSETTLED | ATTRIBUTES;
+const INCOMPATIBLE_KNOWN: u32 = LAYERS | MOVED_AREAS | MOVED_LOG | UNSETTLED | ATTRIBUTES | UPLOADS;
 
 /// The feature flags of a store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -88,8 +90,8 @@ mod tests {
         assert!(Features::default().unreadable().is_none() && Features::default().check_writable().is_ok());
         let all = Features { compatible: u32::MAX, ..Features::default() };
         assert!(all.unreadable().is_none() && all.check_writable().is_ok());
-        let odd = Features { incompatible: INCOMPATIBLE_KNOWN | 1 << 5 | 1 << 31, ..Features::default() };
-        assert!(odd.unreadable().unwrap().contains("(bit 5, bit 31)"));
+        let odd = Features { incompatible: INCOMPATIBLE_KNOWN | 1 << 6 | 1 << 31, ..Features::default() };
+        assert!(odd.unreadable().unwrap().contains("(bit 6, bit 31)"));
         // A program from before stores could grow has the name, not the feature.
         let grown = Features { incompatible: LAYERS | MOVED_AREAS | MOVED_LOG, ..Features::default() };
         assert!(grown.unreadable().is_none());

@@ -1,5 +1,6 @@
 //! Bytes of the log: batches and records (`docs/format/log.md`). No other file encodes or decodes them.
 
+use shoal_common::hidden_key::{is_hidden, is_part};
 use shoal_common::injected_bug::{Bug, injected};
 
 use crate::ring::LogPlace;
@@ -29,6 +30,10 @@ const KIND_PUT: u8 = 1;
 const KIND_DELETE: u8 = 2;
 /// A flag: the next record belongs to the same write batch (R22).
 const CONTINUES: u8 = 1 << 1;
+/// A flag of a put: its manifest names runs of values that deletes of its write batch give up.
+const ADOPTS: u8 = 1 << 4;
+/// A flag of a delete of a part: the runs of its value belong to the put of its write batch that adopts.
+const ADOPTED: u8 = 1 << 5;
 
 /// The times in a batch's header (`expiry.rs`), in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -231,6 +236,37 @@ pub struct EncodedRecord {
     pub body: u32,
     /// True if the next record belongs to the same write batch.
     pub continues: bool,
+    /// True for a put whose manifest names runs of the parts that its write batch deletes, and for the delete of such a part.
+    pub adopts: bool,
+}
+
+/// The place of a record in its write batch.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RecordPlace {
+    /// The next record belongs to the same write batch (R22).
+    pub continues: bool,
+    /// See [`EncodedRecord::adopts`].
+    pub adopts: bool,
+}
+
+impl RecordPlace {
+    fn flags(self, kind: RecordKind) -> u8 {
+        let adopts = if kind == RecordKind::Put { ADOPTS } else { ADOPTED };
+        (if self.continues { CONTINUES } else { 0 }) | (if self.adopts { adopts } else { 0 })
+    }
+
+    /// The place that a record of this kind with this key has by its flags.
+    fn of_flags(flags: u8, kind: RecordKind, key: &[u8]) -> Result<Self, Truncated> {
+        let adopts = match kind {
+            RecordKind::Put if !is_hidden(key) => ADOPTS,
+            RecordKind::Delete if is_part(key) => ADOPTED,
+            _ => 0,
+        };
+        if flags & !(CONTINUES | adopts) != 0 {
+            return Err(Truncated);
+        }
+        Ok(Self { continues: flags & CONTINUES != 0, adopts: flags & adopts != 0 })
+    }
 }
 
 impl EncodedRecord {
@@ -269,8 +305,19 @@ pub fn encode_record(
     body: &[&[u8]],
     continues: bool,
 ) -> EncodedRecord {
+    encode_placed(kind, tablet, key, body, RecordPlace { continues, adopts: false })
+}
+
+/// As [`encode_record`], with this place in its write batch.
+pub fn encode_placed(
+    kind: RecordKind,
+    tablet: TabletId,
+    key: &[u8],
+    body: &[&[u8]],
+    place: RecordPlace,
+) -> EncodedRecord {
     let body_bytes: usize = body.iter().map(|part| part.len()).sum();
-    write_record(kind, tablet, key, body_bytes, continues, |out| {
+    write_record(kind, tablet, key, body_bytes, place, |out| {
         body.iter().for_each(|part| out.extend_from_slice(part));
     })
 }
@@ -282,7 +329,7 @@ pub fn write_record(
     tablet: TabletId,
     key: &[u8],
     body_bytes: usize,
-    continues: bool,
+    place: RecordPlace,
     write_body: impl FnOnce(&mut Vec<u8>),
 ) -> EncodedRecord {
     let key_start = RECORD_FIXED_BYTES + varint_bytes(key.len() as u64);
@@ -292,7 +339,7 @@ pub fn write_record(
         RecordKind::Put => KIND_PUT,
         RecordKind::Delete => KIND_DELETE,
     });
-    out.push(if continues { CONTINUES } else { 0 });
+    out.push(place.flags(kind));
     out.extend_from_slice(&tablet.0.to_le_bytes());
     put_prefixed(&mut out, key);
     let body_start = out.len();
@@ -307,7 +354,8 @@ pub fn write_record(
         tablet,
         key: (key_start as u32, (key_start + key.len()) as u32),
         body: body_start as u32,
-        continues,
+        continues: place.continues,
+        adopts: place.adopts,
     }
 }
 
@@ -331,11 +379,10 @@ pub fn decode_record(records: &mut Reader<'_>) -> Result<EncodedRecord, Truncate
         _ => return Err(Truncated),
     };
     let flags = reader.u8()?;
-    if flags & !CONTINUES != 0 {
-        return Err(Truncated);
-    }
     let tablet = TabletId(reader.u16()?);
-    let key_bytes = reader.prefixed()?.len();
+    let key = reader.prefixed()?;
+    let RecordPlace { continues, adopts } = RecordPlace::of_flags(flags, kind, key)?;
+    let key_bytes = key.len();
     let body = whole.len() - reader.rest().len();
     Ok(EncodedRecord {
         bytes: Bytes::copy_from_slice(whole),
@@ -343,7 +390,8 @@ pub fn decode_record(records: &mut Reader<'_>) -> Result<EncodedRecord, Truncate
         tablet,
         key: ((body - key_bytes) as u32, body as u32),
         body: body as u32,
-        continues: flags & CONTINUES != 0,
+        continues,
+        adopts,
     })
 }
 
@@ -394,8 +442,30 @@ mod tests {
             (record.kind, record.tablet, record.key, record.body, true)
         );
         assert_eq!(&back.bytes[back.body as usize..], b"body");
+        assert!(!back.adopts);
         for cut in 0..record.bytes.len() {
             assert!(decode_record(&mut Reader::new(&record.bytes[..cut])).is_err());
+        }
+    }
+
+    /// A put of an object adopts, and the delete of a part is adopted; no other record.
+    #[test]
+    fn flags_fit_the_kind_and_the_key() {
+        for (kind, key, fits) in [
+            (RecordKind::Put, &b"b\0key"[..], true),
+            (RecordKind::Put, b"\xFCb\0part", false),
+            (RecordKind::Put, b"\xFDb\0upload", false),
+            (RecordKind::Delete, b"\xFCb\0part", true),
+            (RecordKind::Delete, b"\xFDb\0upload", false),
+            (RecordKind::Delete, b"b\0key", false),
+        ] {
+            for continues in [false, true] {
+                let place = RecordPlace { continues, adopts: true };
+                let record = encode_placed(kind, TabletId(0), key, &[], place);
+                let back = decode_record(&mut Reader::new(&record.bytes));
+                let back = back.map(|back| RecordPlace { continues: back.continues, adopts: back.adopts });
+                assert_eq!(back, if fits { Ok(place) } else { Err(Truncated) }, "{kind:?} {key:?}");
+            }
         }
     }
 }

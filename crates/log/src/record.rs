@@ -111,6 +111,12 @@ impl Record {
         self.encoded.continues
     }
 
+    /// See [`EncodedRecord::adopts`].
+    #[inline]
+    pub fn adopts(&self) -> bool {
+        self.encoded.adopts
+    }
+
     /// The record as the log has it.
     #[inline]
     pub fn bytes(&self) -> &Bytes {

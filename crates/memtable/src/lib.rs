@@ -5,6 +5,7 @@
 //! records, and notes their extents for the next apply to free.
 
 pub mod admission;
+pub mod adoptions;
 mod keys;
 pub mod read_cache;
 #[cfg(test)]
@@ -18,12 +19,14 @@ use std::ops::Bound;
 use std::sync::Arc;
 use std::task::Poll;
 
+use adoptions::Adoptions;
 use keys::{Guess, Keys, Versions, sort_by_key};
 use shoal_base::Lsn;
 use shoal_base::hash::hash64_secret;
 use shoal_base::sync::atomic::{AtomicU64, Ordering};
 use shoal_base::sync::{Mutex, MutexGuard};
-use shoal_common::key::is_result;
+use shoal_common::hidden_key::is_hidden;
+use shoal_common::key::{is_result, is_uncounted};
 use shoal_log::format::RecordKind;
 use shoal_log::{FETCHED, Record, fetch};
 use shoal_value::value_bytes_of;
@@ -52,12 +55,16 @@ pub struct Inner {
     keys: Keys,
     /// The number of `keys` that are results of writes with a request id.
     result_keys: usize,
+    /// The number of `keys` that are hidden: uploads and parts.
+    hidden_keys: usize,
     frozen: bool,
     first: Option<Arc<Record>>,
     size: Size,
     /// Records that own extents and were superseded before they reached a tree. The next apply of this memtable frees
     /// their extents.
     dropped: Vec<Arc<Record>>,
+    /// Puts that adopt the runs of parts.
+    adopting: Vec<Arc<Record>>,
 }
 
 /// The contents of a memtable.
@@ -71,7 +78,7 @@ pub struct Size {
     pub reserved_blocks: u64,
 }
 
-/// The keys that a memtable writes. All counts except `results` exclude the results of writes with a request id.
+/// The keys that a memtable writes. All counts except `results` exclude the results of writes with a request id, uploads and parts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Written {
     /// Keys whose newest record is a put.
@@ -113,10 +120,12 @@ impl Memtable {
         let inner = Inner {
             keys: Keys::new(keys),
             result_keys: 0,
+            hidden_keys: 0,
             frozen: false,
             first: None,
             size: Size::default(),
             dropped: Vec::new(),
+            adopting: Vec::new(),
         };
         Self { inner: Mutex::new(inner), filter: Filter::new(filter_bits) }
     }
@@ -137,7 +146,11 @@ impl Memtable {
         if inner.first.is_none() {
             inner.first = Some(record.clone());
         }
-        let (key_bytes, is_result) = (record.key().len(), is_result(record.key()));
+        let key = record.key();
+        let (key_bytes, is_result, is_hidden) = (key.len(), is_result(key), is_hidden(key));
+        if record.adopts() && record.kind() == RecordKind::Put {
+            inner.adopting.push(record.clone());
+        }
         match inner.keys.entry(hash, record) {
             Some((versions, record)) => {
                 growth.dropped = prune(versions, durable, &mut inner.dropped);
@@ -146,6 +159,7 @@ impl Memtable {
             None => {
                 growth.bytes += key_bytes + ENTRY_OVERHEAD_BYTES;
                 inner.result_keys += usize::from(is_result);
+                inner.hidden_keys += usize::from(is_hidden);
             }
         }
         inner.size.bytes += growth.bytes;
@@ -269,7 +283,7 @@ impl Memtable {
         let inner = self.inner.lock();
         let (mut seen, mut some) = (0, Written::default());
         for versions in inner.keys.of_numbers(0, sample) {
-            if versions.last().is_some_and(|newest| is_result(newest.key())) {
+            if versions.last().is_some_and(|newest| is_uncounted(newest.key())) {
                 continue;
             }
             seen += 1;
@@ -282,7 +296,7 @@ impl Memtable {
                 _ => {}
             }
         }
-        let all = inner.keys.len().saturating_sub(inner.result_keys);
+        let all = inner.keys.len().saturating_sub(inner.result_keys + inner.hidden_keys);
         let scaled = |of_some: u64| (u128::from(of_some) * all as u128 / seen.max(1)) as u64;
         Written {
             puts: scaled(some.puts),
@@ -345,11 +359,36 @@ impl Inner {
         std::mem::take(&mut self.dropped)
     }
 
-    /// The records that an apply frees although they never reached the tree: all but the newest of each key. The memtable must be frozen,
-    /// and everything in it durable.
-    pub fn dropped(&self) -> Vec<Arc<Record>> {
+    /// The puts that adopt the runs of parts. The memtable must be frozen, and everything in it durable: all numbers are up to `last`.
+    pub fn adoptions(&self, last: Lsn) -> Adoptions {
         assert!(self.frozen, "only a frozen memtable is applied");
-        let superseded = |versions: &Versions| versions[..versions.len().saturating_sub(1)].to_vec();
+        let is_newest =
+            |put: &Arc<Record>| self.newest(put.key()).is_some_and(|newest| Arc::ptr_eq(newest, put));
+        // One that is not durable was withdrawn.
+        let puts = self.adopting.iter().filter(|put| put.is_durable(last));
+        let mut adoptions = Adoptions::of(puts.map(|put| (put.lsn(), is_newest(put))));
+        if !adoptions.is_empty() {
+            for versions in self.keys.of_numbers(0, self.keys.len()) {
+                if let [.., part, newest] = &versions[..]
+                    && adoptions.has(newest)
+                {
+                    adoptions.note_part(part);
+                }
+            }
+            adoptions.sort();
+        }
+        adoptions
+    }
+
+    /// The records that an apply frees although they never reached the tree: all but the newest of each key, without those whose runs are
+    /// adopted. The memtable must be frozen, and everything in it durable.
+    pub fn dropped(&self, adoptions: &Adoptions) -> Vec<Arc<Record>> {
+        assert!(self.frozen, "only a frozen memtable is applied");
+        let superseded = |versions: &Versions| match &versions[..] {
+            [] | [_] => Vec::new(),
+            [before @ .., _part, newest] if adoptions.has(newest) => before.to_vec(),
+            [before @ .., _newest] => before.to_vec(),
+        };
         let of_keys = self.keys.of_numbers(0, self.keys.len()).iter().flat_map(superseded);
         self.dropped.iter().cloned().chain(of_keys).collect()
     }

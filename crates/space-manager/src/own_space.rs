@@ -8,6 +8,7 @@
 use shoal_base::Run;
 use shoal_base::sync::Mutex;
 use shoal_common::error::{Error, Result};
+use shoal_common::hidden_key::is_hidden;
 use shoal_common::key::{ObjectKey, check_bucket};
 
 use crate::manager::{OwnerId, SpaceManager};
@@ -64,6 +65,7 @@ impl OwnSpace {
         if self.buckets.is_empty() {
             return 0;
         }
+        let key = if is_hidden(key) { &key[1..] } else { key };
         self.owner(key.split(|&byte| byte == 0).next().unwrap_or_default())
     }
 

@@ -12,6 +12,7 @@ use shoal_common::object::{Attributes, EndTime};
 use shoal_space_manager::RUNS_MAX;
 use smallvec::SmallVec;
 
+use crate::joined::JOINED_BYTES_MAX;
 use crate::manifest::manifest_bytes;
 use crate::metadata::VALUE_ATTRIBUTES_BYTES_MAX;
 
@@ -27,7 +28,11 @@ const META_IN_FRONT_BYTES_MAX: u32 = VALUE_UNIT_BYTES as u32;
 /// A length of metadata before the value from here on is this much larger, and followed by a summary.
 const SUMMARY_FOLLOWS: u32 = 1 << 17;
 /// Bytes of a manifest at most.
-const MANIFEST_BYTES_MAX: usize = manifest_bytes(RUNS_MAX, VALUE_BYTES_MAX as usize / VALUE_UNIT_BYTES + 2);
+const MANIFEST_BYTES_MAX: usize = JOINED_BYTES_MAX;
+const _: () = assert!(
+    manifest_bytes(RUNS_MAX, VALUE_BYTES_MAX as usize / VALUE_UNIT_BYTES + 2) <= MANIFEST_BYTES_MAX,
+    "the longest manifest is a joined one"
+);
 
 /// Most bytes of a leaf's entry besides key, metadata and inline value: version, flags, times and lengths, and
 /// extents (offset, count, runs, checksums), the longest home.

@@ -8,7 +8,7 @@
 //! | inline | in the entry | the put, if the leaf has room for them |
 //! | extents | in runs of blocks of their own | the put, or the apply for a value that rode in the log |
 //! | packed | in a run with other small values | the apply (`packed/`) |
-//! | manifest | in more runs than an entry names; a manifest lists them | the put of a long value in splintered space |
+//! | manifest | in more runs than an entry names; a manifest lists them | the put of a long value, and the completion of an upload |
 //!
 //! Every 64 KiB of a value is a *unit* with a checksum in the entry or the manifest. A unit is verified as it enters memory, kept in the
 //! pool, and referred to from there: a get copies no value, and a put copies it once.
@@ -17,13 +17,14 @@
 //!
 //! # Reading order
 //!
-//! 1. `entry.rs`, `metadata.rs`, `manifest.rs` and `docs/format/object.md`: the bytes of entries, metadata and manifests.
+//! 1. `entry.rs`, `metadata.rs`, `manifest.rs`, `joined.rs` and `docs/format/object.md`: the bytes of entries, metadata and manifests.
 //! 2. `prepare.rs`: a put chooses the first place of a value ([`placement_of`]) and lays it out ([`lay_out`]).
 //! 3. `read.rs`: finds the units of a value ([`Located`]) and reads them ([`read`]).
 //! 4. `packed/`: runs of small values.
 //! 5. `verify.rs`: many values at a time, for check, scrub and repair; `owned.rs`: the runs that an entry owns.
 
 mod entry;
+mod joined;
 mod manifest;
 mod metadata;
 mod owned;
@@ -36,12 +37,13 @@ pub use entry::{
     Entry, Home, INLINE_RUNS_MAX, InlineEntry, Meta, decode_leaf_entry, end_of, split_leaf_entry,
     value_bytes_of,
 };
+pub use joined::{JoinedManifest, NOTE_BYTES_MAX, Segment};
 pub use manifest::Manifest;
 pub use metadata::{decode_metadata, encode_metadata, place_of_metadata};
-pub use owned::owned_runs;
+pub use owned::{adopting_runs, manifest_of, owned_runs};
 pub use prepare::{
     Filler, LaidOut, Placement, UnitChecksums, ValueContent, fits_leaf, home_of, lay_out, manifest_blocks,
-    placement_of,
+    placement_of, write_manifest,
 };
-pub use read::{Located, pool_error, read};
-pub use verify::{read_direct, verify_all, verify_direct};
+pub use read::{Located, pool_error, read, read_joined};
+pub use verify::{read_direct, verify_adopting, verify_all, verify_direct};

@@ -1,12 +1,13 @@
-//! The runs that an entry owns.
+//! The runs that an entry owns, and those that it adopts.
 
 use shoal_base::{Lsn, Run};
 use shoal_common::error::Error;
 use shoal_device::Device;
 use shoal_pool::Pool;
+use smallvec::SmallVec;
 
 use crate::entry::{Entry, Home};
-use crate::read::Located;
+use crate::read::{Located, read_joined};
 
 /// All runs of an entry. If its manifest cannot be read, the result is the manifest's own runs and the error.
 pub async fn owned_runs(
@@ -23,5 +24,31 @@ pub async fn owned_runs(
             Ok(located) => (located.runs().iter().chain(runs).copied().collect(), None),
             Err(error) => (runs.to_vec(), Some(error)),
         },
+    }
+}
+
+/// The runs of the manifest of a body; none if it has no manifest.
+#[must_use]
+pub fn manifest_of(body: &[u8]) -> SmallVec<[Run; 1]> {
+    match Entry::decode(body) {
+        Ok((Entry { home: Home::Manifest { runs, .. }, .. }, _)) => runs,
+        _ => SmallVec::new(),
+    }
+}
+
+/// The runs that the record of a joined value owns before its apply: those of the manifest and of the metadata before the value. The others
+/// belong to the parts until then (INV-44). If the manifest cannot be read, the result is the manifest's own runs and the error.
+pub async fn adopting_runs(
+    device: &Device,
+    pool: &Pool,
+    entry: &Entry,
+    version: Lsn,
+) -> (Vec<Run>, Option<Error>) {
+    match (read_joined(device, pool, entry, version).await, &entry.home) {
+        (Ok(Some(manifest)), Home::Manifest { runs, .. }) => {
+            (manifest.runs_in_front().iter().chain(runs).copied().collect(), None)
+        }
+        (Err(error), Home::Manifest { runs, .. }) => (runs.to_vec(), Some(error)),
+        _ => owned_runs(device, pool, entry, version).await,
     }
 }

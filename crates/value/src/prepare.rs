@@ -273,7 +273,16 @@ pub fn home_of(
         let checksums = SmallVec::from_vec(checksums);
         return Home::Extents { offset, runs: SmallVec::from_slice(runs), checksums };
     };
-    let (bytes, checksum) = Manifest { runs: runs.to_vec(), checksums }.encode();
+    write_manifest(device, Manifest { runs: runs.to_vec(), checksums }.encode(), extents, writes)
+}
+
+/// The home of a value whose manifest is these bytes with their checksum; the writes of the manifest are added to `writes`.
+pub fn write_manifest(
+    device: &Device,
+    (bytes, checksum): (Vec<u8>, u32),
+    extents: &Arc<Extents>,
+    writes: &mut Vec<ValueWrite>,
+) -> Home {
     let mut at = 0;
     for run in extents.runs() {
         let end = (at + run.blocks as usize * BLOCK_BYTES).min(bytes.len());

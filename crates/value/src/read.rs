@@ -15,6 +15,7 @@ use shoal_pool::{Check, Hint, Pinned, Pool, PoolError, Unit, UnitId};
 use smallvec::{SmallVec, smallvec};
 
 use crate::entry::{Entry, Home};
+use crate::joined::JoinedManifest;
 use crate::manifest::Manifest;
 
 /// The place of the stored bytes of one version of an object.
@@ -24,6 +25,37 @@ pub struct Located {
     offset: u16,
     runs: SmallVec<[Run; 4]>,
     checksums: SmallVec<[u32; 4]>,
+    /// The parts of a joined value that have bytes. Empty: all bytes are one piece.
+    pieces: Vec<Piece>,
+}
+
+/// Stored bytes that are in the same runs, and whose units are counted together.
+#[derive(Clone, Copy)]
+struct Piece {
+    /// The first stored byte.
+    start: u64,
+    bytes: u64,
+    /// The number of its first unit, and of its first run.
+    unit: u64,
+    run: usize,
+    /// Byte of the first run at which they start.
+    offset: u16,
+}
+
+/// The pieces of a joined value.
+fn pieces_of(manifest: &JoinedManifest) -> Vec<Piece> {
+    let mut next = Piece { start: 0, bytes: 0, unit: 0, run: 0, offset: 0 };
+    let mut pieces = Vec::with_capacity(manifest.segments().len());
+    for segment in manifest.segments() {
+        let piece = Piece { bytes: segment.bytes, offset: segment.offset, ..next };
+        next.start += piece.bytes;
+        next.unit += piece.bytes.div_ceil(VALUE_UNIT_BYTES as u64);
+        next.run += segment.runs;
+        if piece.bytes > 0 {
+            pieces.push(piece);
+        }
+    }
+    pieces
 }
 
 impl Located {
@@ -41,6 +73,7 @@ impl Located {
                 offset: *offset,
                 runs: SmallVec::from_slice(runs),
                 checksums: checksums.clone(),
+                pieces: Vec::new(),
             },
             Home::Packed { at, checksum, .. } => Self {
                 version,
@@ -48,15 +81,19 @@ impl Located {
                 offset: (u64::from(*at) % BLOCK_BYTES_U64) as u16,
                 runs: entry.packed_blocks().into_iter().collect(),
                 checksums: SmallVec::from_slice(&[*checksum]),
+                pieces: Vec::new(),
             },
             Home::Manifest { runs, bytes, checksum } => {
-                let manifest = read_manifest(device, pool, runs, *bytes, *checksum, version).await?;
-                Self {
-                    version,
-                    stored,
-                    offset: 0,
-                    runs: SmallVec::from_vec(manifest.runs),
-                    checksums: SmallVec::from_vec(manifest.checksums),
+                match read_manifest(device, pool, runs, (*bytes, *checksum), version).await? {
+                    AnyManifest::Plain(manifest) => Self {
+                        version,
+                        stored,
+                        offset: 0,
+                        runs: SmallVec::from_vec(manifest.runs),
+                        checksums: SmallVec::from_vec(manifest.checksums),
+                        pieces: Vec::new(),
+                    },
+                    AnyManifest::Joined(manifest) => return Self::joined(&manifest, stored, version),
                 }
             }
         };
@@ -68,6 +105,54 @@ impl Located {
             return Err(Error::Corrupt { what: "the runs of a value do not fit its length".into(), block });
         }
         Ok(located)
+    }
+
+    /// The place of the bytes that a joined manifest names.
+    fn joined(manifest: &JoinedManifest, stored: u64, version: Lsn) -> Result<Self> {
+        // The manifest was checked: each part fits in its runs.
+        if manifest.bytes() != stored {
+            let block = manifest.runs().first().map_or(0, |run| run.block);
+            return Err(Error::Corrupt { what: "the parts of a value do not fit its length".into(), block });
+        }
+        let (runs, checksums) =
+            (SmallVec::from_slice(manifest.runs()), SmallVec::from_slice(manifest.checksums()));
+        Ok(Self { version, stored, offset: 0, runs, checksums, pieces: pieces_of(manifest) })
+    }
+
+    /// Returns true if the value was joined from parts.
+    #[inline]
+    pub fn is_joined(&self) -> bool {
+        !self.pieces.is_empty()
+    }
+
+    /// The checksums of the units.
+    #[inline]
+    pub fn checksums(&self) -> &[u32] {
+        &self.checksums
+    }
+
+    /// The piece of unit `index`.
+    fn piece_of_unit(&self, index: u64) -> Piece {
+        let before = self.pieces.partition_point(|piece| piece.unit <= index);
+        before.checked_sub(1).map_or(self.only_piece(), |last| self.pieces[last])
+    }
+
+    /// The unit of stored byte `at`.
+    fn unit_of_byte(&self, at: u64) -> u64 {
+        let before = self.pieces.partition_point(|piece| piece.start <= at);
+        let piece = before.checked_sub(1).map_or(self.only_piece(), |last| self.pieces[last]);
+        piece.unit + (at - piece.start) / VALUE_UNIT_BYTES as u64
+    }
+
+    /// The first stored byte of unit `index`, and the number of its bytes.
+    fn bytes_of_unit(&self, index: u64) -> (u64, u64) {
+        let piece = self.piece_of_unit(index);
+        let within = (index - piece.unit) * VALUE_UNIT_BYTES as u64;
+        (piece.start + within, piece.bytes.saturating_sub(within).min(VALUE_UNIT_BYTES as u64))
+    }
+
+    fn only_piece(&self) -> Piece {
+        Piece { start: 0, bytes: self.stored, unit: 0, run: 0, offset: self.offset }
     }
 
     /// The runs of the stored bytes.
@@ -85,10 +170,11 @@ impl Located {
     /// Returns true if `stored`, all of the stored bytes, matches the checksums.
     pub fn matches(&self, stored: &[u8]) -> bool {
         stored.len() as u64 == self.stored
-            && stored
-                .chunks(VALUE_UNIT_BYTES)
-                .zip(&self.checksums)
-                .all(|(unit, &checksum)| shoal_base::checksum::crc32c(unit) == checksum)
+            && (0..).zip(&self.checksums).all(|(index, &checksum)| {
+                let (start, bytes) = self.bytes_of_unit(index);
+                let unit = stored.get(start as usize..(start + bytes) as usize);
+                unit.is_some_and(|unit| shoal_base::checksum::crc32c(unit) == checksum)
+            })
     }
 
     /// The number of the value's units.
@@ -105,10 +191,11 @@ impl Located {
         };
         let crc =
             *usize::try_from(index).ok().and_then(|index| self.checksums.get(index)).ok_or_else(lost)?;
-        let start = index * VALUE_UNIT_BYTES as u64;
-        let bytes = (self.stored - start).min(VALUE_UNIT_BYTES as u64) as u32;
-        let mut at = u64::from(self.offset) + start;
-        for (place, run) in self.runs.iter().enumerate() {
+        let piece = self.piece_of_unit(index);
+        let start = (index - piece.unit) * VALUE_UNIT_BYTES as u64;
+        let bytes = (piece.bytes - start).min(VALUE_UNIT_BYTES as u64) as u32;
+        let mut at = u64::from(piece.offset) + start;
+        for (place, run) in self.runs.iter().enumerate().skip(piece.run) {
             let run_bytes = u64::from(run.blocks) * BLOCK_BYTES_U64;
             if at >= run_bytes {
                 at -= run_bytes;
@@ -179,8 +266,7 @@ pub async fn read(
     if bytes == 0 {
         return Ok(out);
     }
-    let unit_bytes = VALUE_UNIT_BYTES as u64;
-    let indices = first / unit_bytes..=(first + bytes - 1) / unit_bytes;
+    let indices = located.unit_of_byte(first)..=located.unit_of_byte(first + bytes - 1);
     let places = indices.clone().map(|index| located.unit(index)).collect::<Result<SmallVec<[_; 4]>>>()?;
     let whole: SmallVec<[Unit; 4]> = places
         .iter()
@@ -212,7 +298,7 @@ pub async fn read(
     };
     let mut loaded = loaded.into_iter();
     for (index, place) in indices.zip(places) {
-        let start = index * unit_bytes;
+        let (start, unit_bytes) = located.bytes_of_unit(index);
         let from = first.max(start) - start;
         let to = (first + bytes).min(start + unit_bytes) - start;
         match place {
@@ -307,14 +393,40 @@ fn append(out: &mut Buffer, pinned: Pinned, mut skip: u64, mut bytes: u64) {
     }
 }
 
+/// The joined manifest of an entry; `None` if its value is no joined one.
+///
+/// # Errors
+/// As [`Located::find`].
+pub async fn read_joined(
+    device: &Device,
+    pool: &Pool,
+    entry: &Entry,
+    version: Lsn,
+) -> Result<Option<JoinedManifest>> {
+    let Home::Manifest { runs, bytes, checksum } = &entry.home else { return Ok(None) };
+    match read_manifest(device, pool, runs, (*bytes, *checksum), version).await? {
+        AnyManifest::Joined(manifest) if manifest.bytes() == entry.stored_bytes() => Ok(Some(manifest)),
+        AnyManifest::Joined(_) => Err(Error::Corrupt {
+            what: "the parts of a value do not fit its length".into(),
+            block: runs.first().map_or(0, |run| run.block),
+        }),
+        AnyManifest::Plain(_) => Ok(None),
+    }
+}
+
+/// A manifest of either form.
+enum AnyManifest {
+    Plain(Manifest),
+    Joined(JoinedManifest),
+}
+
 async fn read_manifest(
     device: &Device,
     pool: &Pool,
     runs: &[Run],
-    bytes: u32,
-    checksum: u32,
+    (bytes, checksum): (u32, u32),
     version: Lsn,
-) -> Result<Manifest> {
+) -> Result<AnyManifest> {
     let block = runs.first().map_or(0, |run| run.block);
     let damaged = || Error::Corrupt { what: "the manifest of a value is damaged".into(), block };
     let whole: Bytes = if bytes as usize <= VALUE_UNIT_BYTES && runs.len() == 1 {
@@ -351,7 +463,12 @@ async fn read_manifest(
         }
         joined.into()
     };
-    Manifest::decode(&whole).map_err(|_| damaged())
+    let decoded = if JoinedManifest::is_start_of(&whole) {
+        JoinedManifest::decode(&whole).map(AnyManifest::Joined)
+    } else {
+        Manifest::decode(&whole).map(AnyManifest::Plain)
+    };
+    decoded.map_err(|_| damaged())
 }
 
 /// Turns the pool's failure into the engine's error.

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use proptest::prelude::*;
 use shoal_base::checksum::crc32c;
 use shoal_base::task::block_on;
 use shoal_device::MemDevice;
@@ -9,6 +10,7 @@ use shoal_pool::PoolOptions;
 
 use super::*;
 use crate::entry::Meta;
+use crate::verify::read_direct;
 
 /// Frames of a cache in which a value of two units does not bypass the pool.
 const FRAMES: usize = 18 * 64;
@@ -75,6 +77,7 @@ fn a_unit_outside_of_its_runs_is_damage() {
         offset: 0,
         runs: SmallVec::from_slice(&[Run::new(30, blocks)]),
         checksums: SmallVec::from_vec(vec![0; units]),
+        pieces: Vec::new(),
     };
     let outside = ("a value's unit is outside its runs".to_owned(), 30);
     assert!(located(49, 4).unit(3).is_ok());
@@ -128,4 +131,62 @@ fn failures_of_the_cache_mean_something_to_the_caller() {
     assert!(matches!(busy, Error::Busy("every frame of the cache is in use")), "{busy}");
     let setup = pool_error(PoolError::Setup { frames: 8, message: "no memory".into() });
     assert!(matches!(&setup, Error::Unopenable(why) if why == "no memory"), "{setup}");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
+
+    /// A value that was joined from parts of any lengths, in any runs: each range of it has the bytes of the parts, whichever way they are
+    /// read, and a damaged checksum is met.
+    #[test]
+    fn ranges_of_joined_values_have_the_bytes_of_their_parts(
+        parts in proptest::collection::vec((0..200_000_u64, 0..3_u16, 1..4_usize), 1..8),
+        ranges in proptest::collection::vec((0..1_000_000_u64, 0..300_000_u64), 12),
+        front in 0..300_u32,
+        hint in prop_oneof![Just(Hint::Lookup), Just(Hint::Scan)],
+    ) {
+        let (device, pool, bytes) = filled();
+        let (mut manifest, mut expected, mut next) = (JoinedManifest::default(), Vec::new(), 1);
+        for (number, (length, offset, splits)) in (1..).zip([(u64::from(front), 0, 1)].into_iter().chain(parts)) {
+            // Parts are in the wrong order on the device, and a run may end within a unit.
+            let offset = if length == 0 { 0 } else { offset * 100 };
+            let blocks = blocks_for(u64::from(offset) + length);
+            let mut runs = Vec::new();
+            for split in 1..=splits {
+                let rest = blocks - runs.iter().map(|run: &Run| u64::from(run.blocks)).sum::<u64>();
+                let taken = if split == splits { rest } else { rest / 2 };
+                if taken > 0 {
+                    runs.push(Run::new(next, taken as u32));
+                    next += taken + 1;
+                }
+            }
+            let all: Vec<u8> = runs.iter().flat_map(|run| {
+                bytes[run.block as usize * BLOCK_BYTES..run.end() as usize * BLOCK_BYTES].to_vec()
+            }).collect();
+            let stored = &all[usize::from(offset)..usize::from(offset) + length as usize];
+            let checksums: Vec<u32> = stored.chunks(VALUE_UNIT_BYTES).map(crc32c).collect();
+            manifest.push((number - 1, b"note"), (length, offset), &runs, &checksums);
+            expected.extend_from_slice(stored);
+        }
+        manifest.check().unwrap();
+        prop_assume!(!expected.is_empty());
+        let (mut encoded, checksum) = manifest.encode();
+        let (place, length) = (FRAMES as u64 + 60, encoded.len() as u32);
+        encoded.resize(BLOCK_BYTES, 0);
+        block_on(device.write(place, IoBuf::copied_from(&encoded))).ok().unwrap();
+        let home = Home::Manifest { runs: SmallVec::from_slice(&[Run::new(place, 1)]), bytes: length, checksum };
+        let mut entry = entry(expected.len() as u64 - u64::from(front), home);
+        entry.meta = Meta::InFront { bytes: front, summary: SmallVec::new() };
+        let located = block_on(Located::find(&device, &pool, &entry, VERSION)).unwrap();
+        prop_assert!(located.is_joined() && located.matches(&expected));
+        prop_assert_eq!(block_on(read_joined(&device, &pool, &entry, VERSION)).unwrap(), Some(manifest));
+        for (first, wanted) in ranges {
+            let first = first.min(expected.len() as u64);
+            let wanted = wanted.min(expected.len() as u64 - first);
+            let found = block_on(read(&device, &pool, &located, first, wanted, hint)).unwrap();
+            prop_assert_eq!(found.to_vec(), &expected[first as usize..(first + wanted) as usize]);
+        }
+        let direct = block_on(read_direct(&device, &pool, BLOCKS, &entry, VERSION)).unwrap();
+        prop_assert_eq!(direct, expected);
+    }
 }

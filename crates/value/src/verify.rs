@@ -7,10 +7,10 @@
 use shoal_base::{Lsn, Run};
 use shoal_common::error::{Error, Result};
 use shoal_device::{Device, IoBuf};
-use shoal_pool::{Pool, Unit};
+use shoal_pool::{Hint, Pool, Unit};
 
 use crate::entry::{Entry, Home};
-use crate::read::{Located, UnitPlace, unit_range};
+use crate::read::{Located, UnitPlace, read, unit_range};
 
 /// Blocks that one window reads; the last unit may exceed them.
 const WINDOW_BLOCKS: u64 = 256;
@@ -30,6 +30,26 @@ pub async fn verify_direct(
 ) -> Result<()> {
     let verified = verify_all(device, pool, device_blocks, &[(version, entry)]).await;
     verified.into_iter().collect()
+}
+
+/// Reads and verifies the bytes that the record of a joined value brought: its manifest, and the metadata before its value. The parts were
+/// durable before.
+///
+/// # Errors
+/// As [`verify_direct`].
+pub async fn verify_adopting(
+    device: &Device,
+    pool: &Pool,
+    device_blocks: u64,
+    entry: &Entry,
+    version: Lsn,
+) -> Result<()> {
+    let located = locate(device, pool, device_blocks, entry, version).await?;
+    if !located.is_joined() {
+        return verify_direct(device, pool, device_blocks, entry, version).await;
+    }
+    let front = u64::from(entry.meta_in_front());
+    read(device, pool, &located, 0, front, Hint::Scan).await.map(drop)
 }
 
 /// The stored bytes of an entry that are not inline, read and verified as [`verify_direct`] does.

@@ -7,6 +7,7 @@ use shoal_base::checksum::crc32c;
 use shoal_base::limits::VALUE_UNIT_BYTES;
 use shoal_base::{Lsn, Run, TabletId, blocks_for};
 use shoal_common::error::{Error, Result};
+use shoal_common::hidden_key::is_hidden;
 use shoal_common::injected_bug::{Bug, injected};
 use shoal_log::format::RecordKind;
 use shoal_log::{FETCHED, Moment, Record, ValueWrite, fetch};
@@ -24,6 +25,7 @@ use crate::gc::liveness::LivenessOps;
 use crate::gc::rewrite::{LiveValue, MoveStep};
 use crate::tablet::tree_io::{owner_of, tree_of};
 use shoal_memtable::Memtable;
+use shoal_memtable::adoptions::Adoptions;
 
 /// Bytes of values that count as one request of the budget: a flush waits about as long for them as for a read.
 const BYTES_OF_A_REQUEST: usize = 32 << 10;
@@ -48,6 +50,8 @@ pub(crate) struct Work<'a> {
     hole_blocks: Option<u32>,
     /// Puts of objects that had expired at this moment are applied as deletes; `None`: all objects are kept.
     moment: Option<&'a Moment>,
+    /// The parts whose runs objects adopt.
+    adoptions: &'a Adoptions,
 }
 
 impl<'a> Work<'a> {
@@ -56,6 +60,7 @@ impl<'a> Work<'a> {
         tablet: TabletId,
         hole_blocks: Option<u32>,
         moment: Option<&'a Moment>,
+        adoptions: &'a Adoptions,
     ) -> Self {
         Self {
             checkpointer,
@@ -69,6 +74,7 @@ impl<'a> Work<'a> {
             writes: HomeWrites::default(),
             hole_blocks,
             moment,
+            adoptions,
         }
     }
 
@@ -114,13 +120,17 @@ impl<'a> Work<'a> {
         self.checkpointer.closing.step()?;
         let op = self.ops.len();
         if record.kind() == RecordKind::Delete {
-            self.ops.push(Op { what: What::Record(record), body: None, value_bytes: 0 });
+            let is_adopted = self.adoptions.has_in_tree(&record);
+            let what = if is_adopted { What::Adopted(record) } else { What::Record(record) };
+            self.ops.push(Op { what, body: None, value_bytes: 0 });
             return Ok(());
         }
         let damaged = |_| Error::Corrupt { what: format!("record {} in memory", record.lsn()), block: 0 };
         // Borrowed: a counted reference would cost an allocation for each record.
         let (entry, inline) = Entry::decode(record.body_bytes()).map_err(damaged)?;
-        if self.moment.is_some_and(|moment| moment.is_over(entry.end, record.lsn())) {
+        // The reaper deletes the parts of an upload before its record.
+        let may_be_over = entry.end.is_some() && !is_hidden(record.key());
+        if may_be_over && self.moment.is_some_and(|moment| moment.is_over(entry.end, record.lsn())) {
             self.ops.push(Op { what: What::Expired(record), body: None, value_bytes: 0 });
             return Ok(());
         }

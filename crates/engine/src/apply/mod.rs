@@ -24,7 +24,7 @@ use shoal_tree::layers::page as layers_page;
 use shoal_tree::layers::settled::Settled;
 use shoal_tree::layers::{LayersRef, Trees};
 use shoal_tree::{Applied, Apply, Merge, Root};
-use shoal_value::{Entry, owned_runs};
+use shoal_value::{Entry, manifest_of, owned_runs};
 
 use crate::apply::home::Work;
 use crate::apply::pace::Pace;
@@ -216,7 +216,8 @@ impl Checkpointer {
         }
         let _working = self.pool.budget().work();
         let frozen = view.frozen.as_deref();
-        let mut work = Work::new(self, tablet.id, moves.hole_blocks, moment);
+        let adoptions = frozen.map(|memtable| memtable.lock().adoptions(applied)).unwrap_or_default();
+        let mut work = Work::new(self, tablet.id, moves.hole_blocks, moment, &adoptions);
         moves.doubtful.iter().for_each(|&(block, doubt)| work.liveness.doubt(block, doubt));
         let (steps, _reservation) = moves.into_steps();
         let mut progress = self.progress_of(tablet, frozen);
@@ -249,7 +250,13 @@ impl Checkpointer {
         self.free_replaced(merge.old, &mut new.freed).await;
         new.freed.extend(merge.unplaced);
         new.taken.extend(owned);
-        let dropped = frozen.map(|memtable| memtable.lock().dropped()).unwrap_or_default();
+        for part in adoptions.parts() {
+            // The object owns the value, and nobody the manifest.
+            let manifest = manifest_of(part.body_bytes());
+            new.taken.extend(part.owned().iter().filter(|run| !manifest.contains(run)));
+            new.dropped.extend(manifest);
+        }
+        let dropped = frozen.map(|memtable| memtable.lock().dropped(&adoptions)).unwrap_or_default();
         if !injected(Bug::DroppedNeverFreed) {
             new.dropped.extend(dropped.iter().flat_map(|record| record.owned().iter().copied()));
         }

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use shoal_base::{Lsn, Run};
 use shoal_common::error::{Error, Result};
 use shoal_common::injected_bug::{Bug, injected};
-use shoal_common::key::is_result;
+use shoal_common::key::is_uncounted;
 use shoal_common::leaf_entry::LeafEntry;
 use shoal_log::Record;
 use shoal_log::format::RecordKind;
@@ -32,6 +32,8 @@ pub(crate) enum What {
     Record(Arc<Record>),
     /// A put of the memtable whose object has expired: applied as a delete.
     Expired(Arc<Record>),
+    /// A delete of a part of the tree: the runs of its value belong to an object of this apply (R44).
+    Adopted(Arc<Record>),
     /// A value of the tree goes to another place.
     Move(Box<Moved>),
     /// The entry of this key stays, and moves with its leaf to another block.
@@ -52,7 +54,7 @@ pub(crate) struct Moved {
 impl Op {
     pub(crate) fn key(&self) -> &[u8] {
         match &self.what {
-            What::Record(record) | What::Expired(record) => record.key(),
+            What::Record(record) | What::Expired(record) | What::Adopted(record) => record.key(),
             What::Move(moved) => &moved.key,
             What::Touch(key) => key,
         }
@@ -61,7 +63,7 @@ impl Op {
     /// The record of a memtable; `None` for a move.
     pub(crate) fn record(&self) -> Option<&Record> {
         match &self.what {
-            What::Record(record) | What::Expired(record) => Some(record),
+            What::Record(record) | What::Expired(record) | What::Adopted(record) => Some(record),
             What::Move(_) | What::Touch(_) => None,
         }
     }
@@ -70,7 +72,7 @@ impl Op {
     pub(crate) fn deletes(&self) -> Option<Lsn> {
         match &self.what {
             What::Record(record) if record.kind() == RecordKind::Delete => Some(record.lsn()),
-            What::Expired(record) => Some(record.lsn()),
+            What::Expired(record) | What::Adopted(record) => Some(record.lsn()),
             What::Record(_) | What::Move(_) | What::Touch(_) => None,
         }
     }
@@ -91,7 +93,7 @@ pub(crate) struct ReplaceEntries<'a> {
     checkpointer: &'a Checkpointer,
     /// Entries that are not in the new tree and may own runs.
     pub old: Vec<(Lsn, Entry)>,
-    /// Runs taken for values that did not move in the end.
+    /// Runs that nothing names: taken for values that did not move in the end, and the manifests of adopted parts.
     pub unplaced: Vec<Run>,
     pub liveness: LivenessOps,
     bytes_added: u64,
@@ -156,11 +158,12 @@ impl<'a> ReplaceEntries<'a> {
         Ok(())
     }
 
-    /// Notes an entry that the tree loses to version `by` of the same key.
+    /// Notes an entry that the tree loses to version `by` of the same key, by `op`.
     ///
     /// # Errors
     /// [`Error::Poisoned`] if the entry is newer than its replacement: continuing would lose a write.
-    fn replaced(&mut self, key: &[u8], old: &[u8], by: Lsn) -> Result<()> {
+    fn replaced(&mut self, op: &Op, old: &[u8], by: Lsn) -> Result<()> {
+        let (key, is_adopted) = (op.key(), matches!(op.what, What::Adopted(_)));
         match decode_leaf_entry(old) {
             Ok((version, entry)) => {
                 let is_expected = injected(Bug::VersionsAgain) || injected(Bug::ReplayedTwice);
@@ -173,13 +176,15 @@ impl<'a> ReplaceEntries<'a> {
                 }
                 self.bytes_removed += entry.value_bytes;
                 self.expiring_removed += u64::from(entry.end.is_some());
-                if is_result(key) {
-                    self.results.remove(entry.value_bytes);
+                if is_uncounted(key) {
+                    self.results.remove(key, &entry);
                 }
                 match entry.home {
                     Home::Inline => {}
                     Home::Packed { .. } if injected(Bug::DeadStayCounted) => {}
                     Home::Packed { run, .. } => self.liveness.kill(run, entry.stored_bytes()),
+                    Home::Extents { .. } if is_adopted => {}
+                    Home::Manifest { runs, .. } if is_adopted => self.unplaced.extend(runs),
                     Home::Extents { .. } | Home::Manifest { .. } if injected(Bug::ReplacedNotFreed) => {}
                     Home::Extents { .. } | Home::Manifest { .. } => self.old.push((version, entry)),
                 }
@@ -213,7 +218,7 @@ impl Merge for ReplaceEntries<'_> {
         self.progress.note(1);
         self.progress.keep_pace();
         let (version, body) = match &op.what {
-            What::Expired(record) => (record.lsn(), &[][..]),
+            What::Expired(record) | What::Adopted(record) => (record.lsn(), &[][..]),
             What::Record(record) => (record.lsn(), op.body.as_deref().unwrap_or_else(|| record.body_bytes())),
             What::Move(moved) => {
                 if !Self::is_unchanged(moved, old) {
@@ -235,15 +240,15 @@ impl Merge for ReplaceEntries<'_> {
             }
         };
         if let Old::Present(old) = old {
-            self.replaced(op.key(), old, version)?;
+            self.replaced(op, old, version)?;
         }
         if op.deletes().is_some() {
             return Ok(Fate::Delete);
         }
         self.bytes_added += op.value_bytes;
         self.expiring_added += u64::from(end_of(body).is_some());
-        if is_result(op.key()) {
-            self.results.add(op.value_bytes);
+        if is_uncounted(op.key()) {
+            self.results.add(op.key(), op.value_bytes, end_of(body).is_some());
         }
         new.extend_from_slice(&version.0.to_le_bytes());
         new.extend_from_slice(body);

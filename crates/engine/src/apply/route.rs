@@ -8,7 +8,7 @@
 use shoal_base::Lsn;
 use shoal_common::error::{Error, Result};
 use shoal_common::injected_bug::{Bug, injected};
-use shoal_common::key::{is_reserved, is_result};
+use shoal_common::key::{is_reserved, is_uncounted};
 use shoal_common::leaf_entry::{ESTIMATE_BYTES, is_inline, is_plain};
 use shoal_log::{FETCHED, fetch};
 use shoal_space_manager::TREE_BLOCKS_PER_RECORD;
@@ -359,14 +359,14 @@ impl Checkpointer {
 }
 
 /// Returns true if an operation may shadow a plain entry unread: the put of a value that stays in its leaf, with room for the estimate.
-/// Results are counted exactly.
+/// Results, uploads and parts are counted exactly.
 fn may_shadow_unread(op: &Op) -> bool {
     let What::Record(record) = &op.what else { return false };
     let body = record.body_bytes();
     op.body.is_none()
         && op.deletes().is_none()
         && is_inline(body)
-        && !is_result(op.key())
+        && !is_uncounted(op.key())
         && op.key().len() + size_of::<Lsn>() + ESTIMATE_BYTES + body.len() <= ENTRY_BYTES_MAX
 }
 

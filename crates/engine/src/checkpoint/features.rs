@@ -5,23 +5,23 @@
 //! After an interrupted publish one copy of a slot may be older than the other one, so each opening names a feature again before it queues
 //! such a record: two publishes, which write all copies.
 
-use shoal_base::sync::atomic::{AtomicBool, Ordering};
+use shoal_base::sync::atomic::{AtomicU32, Ordering};
 use shoal_common::error::Result;
 use shoal_common::event::Token;
 use shoal_common::injected_bug::{Bug, injected};
-use shoal_image::features::ATTRIBUTES;
+use shoal_image::features::{ATTRIBUTES, UPLOADS};
 use shoal_image::superblock::Superblock;
 use shoal_log::run_to_end;
 
 use crate::checkpoint::checkpointer::Checkpointer;
 use crate::checkpoint::publish::Changes;
 
-/// The feature of attributes.
+/// The features of attributes and uploads, as flags.
 pub(crate) struct NamedFeatures {
-    /// The opening found it.
-    was_found: bool,
-    /// All copies of the superblock name it.
-    is_named: AtomicBool,
+    /// The opening found them.
+    found: u32,
+    /// All copies of the superblock name them.
+    named: AtomicU32,
     /// The turn of the one writer that publishes.
     turn: Token<()>,
 }
@@ -29,15 +29,23 @@ pub(crate) struct NamedFeatures {
 impl NamedFeatures {
     /// The state after an opening that found this superblock.
     pub(crate) fn of(superblock: &Superblock) -> Self {
-        let was_found = superblock.features.incompatible & ATTRIBUTES != 0;
-        Self { was_found, is_named: AtomicBool::new(false), turn: Token::default() }
+        Self { found: superblock.features.incompatible, named: AtomicU32::new(0), turn: Token::default() }
     }
 }
 
 impl Checkpointer {
     /// Returns true if there may be records or entries with attributes.
     pub(crate) fn has_attributes(&self) -> bool {
-        self.features.was_found || self.features.is_named.load(Ordering::Acquire)
+        self.has_feature(ATTRIBUTES)
+    }
+
+    /// Returns true if there may be uploads, or objects that they made.
+    pub(crate) fn has_uploads(&self) -> bool {
+        self.has_feature(UPLOADS)
+    }
+
+    fn has_feature(&self, feature: u32) -> bool {
+        (self.features.found | self.features.named.load(Ordering::Acquire)) & feature != 0
     }
 
     /// Names the attributes in all copies of the superblock, unless this was done since the opening. Records with attributes may be queued
@@ -46,18 +54,34 @@ impl Checkpointer {
     /// # Errors
     /// As [`publish`](Self::publish): no such record may be queued.
     pub(crate) fn name_attributes(&self) -> Result<()> {
-        if self.features.is_named.load(Ordering::Acquire) || injected(Bug::AttributesNotNamed) {
+        if injected(Bug::AttributesNotNamed) {
+            return Ok(());
+        }
+        self.name_feature(ATTRIBUTES)
+    }
+
+    /// The same for uploads, their parts and the objects that they make.
+    ///
+    /// # Errors
+    /// As [`name_attributes`](Self::name_attributes).
+    pub(crate) fn name_uploads(&self) -> Result<()> {
+        self.name_feature(UPLOADS)
+    }
+
+    fn name_feature(&self, feature: u32) -> Result<()> {
+        let is_named = || self.features.named.load(Ordering::Acquire) & feature != 0;
+        if is_named() {
             return Ok(());
         }
         run_to_end(async {
             let _turn = self.features.turn.take().await;
-            if self.features.is_named.load(Ordering::Acquire) {
+            if is_named() {
                 return Ok(());
             }
             for _slot in 0..2 {
-                self.publish(Changes { features: ATTRIBUTES, ..Changes::default() }).await?;
+                self.publish(Changes { features: feature, ..Changes::default() }).await?;
             }
-            self.features.is_named.store(true, Ordering::Release);
+            self.features.named.fetch_or(feature, Ordering::Release);
             Ok(())
         })
     }

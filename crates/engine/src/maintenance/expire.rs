@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use shoal_base::sync::atomic::{AtomicU64, Ordering};
 use shoal_common::error::{Error, Result};
+use shoal_common::hidden_key::upload_of;
 use shoal_common::key::of_encoded;
 
 use crate::checkpoint::publish::Changes;
@@ -78,8 +79,12 @@ impl Inner {
         assert!(over.len() <= DELETED_MAX, "a round deletes a bounded number");
         let may_be_more = over.len() >= DELETED_MAX;
         while let Some((end, encoded)) = over.next() {
-            let Some(key) = of_encoded(&encoded) else { continue };
-            match self.delete_if_over(&key).await {
+            let reaped = match (of_encoded(&encoded), upload_of(&encoded)) {
+                (Some(key), _) => self.delete_if_over(&key).await,
+                (None, Some(upload)) => self.reap_upload(&upload).await,
+                (None, None) => continue,
+            };
+            match reaped {
                 Ok(Reaped::Deleted) => OperationCounters::add(&self.counters.expired, 1),
                 Ok(Reaped::Later { end }) => expiring.note(end, &encoded),
                 Ok(Reaped::Stays) => {}

@@ -42,7 +42,7 @@ stored_kinds! {
     /// Values with blocks of their own, metadata before them included.
     Extents { page: "object.md", magic: [] }
     /// Lists of the extents of long values.
-    Manifests { page: "object.md", magic: ["value/manifest.rs: MAGIC"] }
+    Manifests { page: "object.md", magic: ["value/manifest.rs: MAGIC", "value/joined.rs: JOINED_MAGIC"] }
     /// Runs of several values, their footers, and the liveness of each run, which is an entry of the base.
     PackedRuns { page: "packed.md", magic: ["value/packed/format.rs: FOOTER_MAGIC"] }
     /// Lists of the layers of a tablet, two copies each.

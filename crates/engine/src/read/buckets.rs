@@ -7,6 +7,7 @@ use shoal_base::list::DamagedRange;
 use shoal_base::task::Boxed;
 use shoal_common::bucket::{BUCKET_RECORD_BYTES_MAX, BucketConfig};
 use shoal_common::error::{Error, Result};
+use shoal_common::hidden_key::{PART, is_hidden};
 use shoal_common::key::{check_bucket, of_encoded, system_key};
 use shoal_common::object::BucketPage;
 use shoal_pool::Hint;
@@ -36,7 +37,9 @@ impl Store {
             let limit = page_limit(limit, "buckets")?;
             let tablets = inner.tablets.all().iter();
             let streams = tablets
-                .map(|tablet| TabletStream::new(inner, tablet.view(), None, Some(1)).without_values())
+                .map(|tablet| {
+                    TabletStream::new(inner, tablet.view(), Some(&[PART]), Some(1)).without_values()
+                })
                 .collect();
             let mut merge = Merge::new(inner, streams);
             let start = if start_after.is_empty() { Some(Vec::new()) } else { behind(start_after) };
@@ -45,6 +48,9 @@ impl Store {
                 merge.seek(start).await?;
             }
             while let Some((key, found)) = merge.next(&mut Vec::new()).await? {
+                if is_hidden(&key) {
+                    break;
+                }
                 if found.is_none_or(|found| inner.is_over(found.entry.end, found.version)) {
                     continue;
                 }

@@ -40,7 +40,7 @@ impl FoundEntry {
 
     /// The object's metadata; `None` if it is stored on the device, before the value.
     #[inline]
-    pub(super) fn metadata_in_memory(&self) -> Option<Result<Metadata>> {
+    pub(crate) fn metadata_in_memory(&self) -> Option<Result<Metadata>> {
         let bytes = match &self.entry.meta {
             Meta::Inline(bytes) => bytes,
             Meta::InFront { bytes, .. } if self.is_inline() => {

@@ -1,11 +1,13 @@
-//! The count of the stored results of writes with a request id: a walk over their range of keys.
+//! The count of the stored results of writes with a request id, of uploads and parts: a walk over their ranges of keys.
 
 use std::sync::Arc;
 
 use shoal_base::task::Boxed;
 use shoal_common::error::Result;
-use shoal_common::key::{RESULT_PREFIX, is_result};
+use shoal_common::hidden_key::PART;
+use shoal_common::key::{RESERVED, RESULT_PREFIX, is_uncounted};
 
+use crate::read::get::FoundEntry;
 use crate::read::list::successor;
 use crate::read::streams::{Merge, TabletStream};
 use crate::store::Store;
@@ -15,9 +17,9 @@ use crate::tablet::result_totals::ResultTotals;
 const EXPECTED: usize = 64;
 
 impl Store {
-    /// Counts the stored results that an earlier run of the store left, so that [`StoreStat`](crate::StoreStat)
+    /// Counts the stored results, uploads and parts that an earlier run of the store left, so that [`StoreStat`](crate::StoreStat)
     /// counts them apart from objects. Call this once after the opening, which reads no tree itself. Does not read
-    /// tablets that are counted already or have no deadlines. Does not count results that damage hides.
+    /// tablets that are counted already or can have none. Does not count results that damage hides.
     ///
     /// # Errors
     /// As [`Store::list`].
@@ -30,16 +32,19 @@ impl Store {
                     continue;
                 }
                 let trees = Arc::new(tablet.view().only_trees());
-                let end = successor(RESULT_PREFIX);
-                let stream = TabletStream::new(inner, trees.clone(), end.as_deref(), Some(EXPECTED));
-                let mut merge = Merge::new(inner, vec![stream]);
-                merge.seek(RESULT_PREFIX.to_vec()).await?;
                 let mut found = ResultTotals::default();
-                while let Some((_, result)) =
-                    merge.next(&mut Vec::new()).await?.filter(|(key, _)| is_result(key))
-                {
-                    if let Some(result) = result {
-                        found.add(result.entry.value_bytes);
+                let ranges = [(RESULT_PREFIX, successor(RESULT_PREFIX)), (&[PART], Some(vec![RESERVED]))];
+                let count = if inner.checkpointer.has_uploads() { 2 } else { 1 };
+                for (start, end) in ranges.into_iter().take(count) {
+                    let stream = TabletStream::new(inner, trees.clone(), end.as_deref(), Some(EXPECTED));
+                    let mut merge = Merge::new(inner, vec![stream]);
+                    merge.seek(start.to_vec()).await?;
+                    while let Some((key, entry)) =
+                        merge.next(&mut Vec::new()).await?.filter(|(key, _)| is_uncounted(key))
+                    {
+                        if let Some(FoundEntry { entry, .. }) = entry {
+                            found.add(&key, entry.value_bytes, entry.end.is_some());
+                        }
                     }
                 }
                 *tablet.results_at_opening.lock() = Some(found.before(trees.results));

@@ -15,6 +15,7 @@ use shoal_common::key::slot_of_encoded;
 use shoal_common::options::{Environment, OpenOptions, Tuning};
 use shoal_device::Device;
 use shoal_image::copies;
+use shoal_image::features::UPLOADS;
 use shoal_image::superblock::{FORMAT_VERSION, Superblock};
 use shoal_log::format::RecordKind;
 use shoal_log::{
@@ -25,7 +26,7 @@ use shoal_pool::Pool;
 use shoal_space::{FreeImage, Space};
 use shoal_space_manager::{DataBlocks, GrowthHistory, OwnSpace, SpaceManager, TREE_BLOCKS_PER_RECORD};
 use shoal_tree::layers::Layers;
-use shoal_value::{Entry, Home, manifest_blocks, owned_runs};
+use shoal_value::{Entry, Home, adopting_runs, manifest_blocks, owned_runs};
 
 use crate::checkpoint::applier::Applier;
 use crate::checkpoint::checkpointer::Checkpointer;
@@ -344,7 +345,12 @@ fn empty_tablets(
     let records_max = records_max(&options.tuning, layout.blocks_max);
     let admission = MemtableAdmission::new(options.memtable_bytes(), layout.log_blocks, records_max);
     assert_eq!(layers.len(), superblock.tablets.len(), "each tablet has its layers");
-    Tablets::new(&superblock.tablets, layers, admission)
+    let tablets = Tablets::new(&superblock.tablets, layers, admission)?;
+    if superblock.features.incompatible & UPLOADS != 0 {
+        // Parts are not counted yet.
+        tablets.all().iter().for_each(|tablet| *tablet.results_at_opening.lock() = None);
+    }
+    Ok(tablets)
 }
 
 /// The allocator over the published image, in which no area of the image itself is free (INV-37), nor a ring among the data (INV-38).
@@ -418,7 +424,11 @@ async fn replay(
                 let units = inline.len().div_ceil(VALUE_UNIT_BYTES);
                 reserved += shoal_base::blocks_for(inline.len() as u64) + manifest_blocks(1, units);
             }
-            let (runs, damage) = owned_runs(device, pool, &entry, lsn).await;
+            let (runs, damage) = if record.adopts() && !injected(Bug::AdoptedTwice) {
+                adopting_runs(device, pool, &entry, lsn).await
+            } else {
+                owned_runs(device, pool, &entry, lsn).await
+            };
             if let Some(error) = damage {
                 tracing::warn!("recovery: the manifest of version {lsn} is damaged: {error}");
             }

@@ -17,7 +17,7 @@ use shoal_space::FreeImage;
 use shoal_tree::Root;
 use shoal_tree::layers::page as layers_page;
 use shoal_tree::layers::{Layers, Trees};
-use shoal_value::{Entry, verify_direct};
+use shoal_value::{Entry, verify_adopting, verify_direct};
 
 use crate::recovery::owners::Completeness;
 use crate::recovery::rebuild::rebuild_image;
@@ -176,7 +176,13 @@ async fn drop_unfinished(
         }
         complete &= match Entry::decode(record.body_bytes()) {
             Ok((entry, _)) => {
-                match verify_direct(device, pool, superblock.device_blocks, &entry, Lsn(lsn)).await {
+                let blocks = superblock.device_blocks;
+                let verified = if record.adopts {
+                    verify_adopting(device, pool, blocks, &entry, Lsn(lsn)).await
+                } else {
+                    verify_direct(device, pool, blocks, &entry, Lsn(lsn)).await
+                };
+                match verified {
                     Ok(()) => true,
                     Err(Error::Corrupt { .. }) => false,
                     Err(error) => return Err(error),

@@ -29,7 +29,7 @@ pub struct StoreStat {
     /// replace one in the trees. Results of an earlier run count from [`Store::count_results`] on.
     pub results: u64,
     /// Estimates of the keys that the memtables write and of the keys that they delete, without a look into the trees
-    /// for these keys. Results are left out.
+    /// for these keys. Results, uploads and parts are left out.
     pub log_puts: u64,
     /// See `log_puts`.
     pub log_deletes: u64,
@@ -153,9 +153,9 @@ pub struct StoreStat {
     pub clock_steps: u64,
     /// See `clock_steps`.
     pub clock_skew_ns: i64,
-    /// Bytes of the values in the trees, stored results included.
+    /// Bytes of the values in the trees, stored results, uploads and parts included.
     pub live_value_bytes: u64,
-    /// Bytes of the stored results in the trees.
+    /// Bytes of the stored results, uploads and parts in the trees.
     pub result_value_bytes: u64,
     /// Blocks that trees, values and unapplied records own, without log and superblocks.
     pub allocated_blocks: u64,
@@ -506,8 +506,8 @@ impl Store {
             let results = tablet.results_of(&view);
             let others = view.totals.runs + results.count as u64;
             stat.objects += view.trees.live().saturating_sub(others);
-            stat.expiring += view.totals.expiring.unwrap_or(0).saturating_sub(results.count as u64);
-            stat.results += results.count as u64;
+            stat.expiring += view.totals.expiring.unwrap_or(0).saturating_sub(results.expiring as u64);
+            stat.results += (results.count - results.hidden).max(0) as u64;
             stat.result_value_bytes += results.value_bytes as u64;
             let layers = view.trees.layers.list.len() as u64;
             stat.layers += layers;

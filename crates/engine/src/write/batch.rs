@@ -9,7 +9,7 @@ use shoal_common::error::{Error, Result};
 use shoal_common::injected_bug::{Bug, injected};
 use shoal_common::key::ObjectKey;
 use shoal_common::object::PutOptions;
-use shoal_log::format::{RecordKind, encode_record, record_bytes};
+use shoal_log::format::{RecordKind, RecordPlace, encode_placed, record_bytes};
 use shoal_log::{Kept, Record, RingSpace, ValueWrite};
 use shoal_space_manager::{Extents, Reservation};
 use shoal_value::{Placement, placement_of};
@@ -64,11 +64,14 @@ pub(crate) struct Part {
     pub is_large: bool,
     /// True if its blocks in the tree may come from the reserve, as those of a delete (R3).
     pub uses_reserve: bool,
+    /// True for the put of an object that an upload makes, and for the deletes of its parts (R44).
+    pub adopts: bool,
 }
 
 impl Part {
     /// The last record of a batch. Most batches have no other.
-    pub(crate) const LAST: Self = Self { continues: false, is_large: false, uses_reserve: false };
+    pub(crate) const LAST: Self =
+        Self { continues: false, is_large: false, uses_reserve: false, adopts: false };
 }
 
 impl<'a> PreparedBatch<'a> {
@@ -116,7 +119,8 @@ impl<'a> PreparedBatch<'a> {
             tablet.0 = (tablet.0 + 1) % self.inner.tablets.all().len() as u16;
         }
         assert!(reservation.blocks() > 0, "each record has blocks for its apply (R3)");
-        let mut record = Record::new(encode_record(kind, tablet, key.encoded(), body, part.continues));
+        let place = RecordPlace { continues: part.continues, adopts: part.adopts };
+        let mut record = Record::new(encode_placed(kind, tablet, key.encoded(), body, place));
         record.own(extents.iter().flat_map(|extent| extent.runs().iter().copied()));
         record.set_reserved_blocks(reservation.blocks());
         self.reservation = Some(reservation.and(self.reservation.take()));
@@ -211,7 +215,7 @@ impl Inner {
         let mut batch = PreparedBatch::new(self).in_bucket(bucket);
         for (at, (key, change)) in keys.iter().zip(changes).enumerate() {
             let uses_reserve = at >= named && !stores;
-            let part = Part { continues: Some(at) != last, is_large, uses_reserve };
+            let part = Part { continues: Some(at) != last, is_large, uses_reserve, adopts: false };
             match change {
                 Change::NoChange => {}
                 Change::Put { value, metadata, expiry } => {

@@ -97,7 +97,7 @@ impl Store {
         })
     }
 
-    /// Deletes the record of a bucket without objects. Durable on return. Meanwhile a put into the bucket is refused with
+    /// Deletes the record of a bucket without objects, and aborts the uploads into it. Durable on return. Meanwhile a put into the bucket is refused with
     /// [`Error::Busy`]; later one that names an earlier state of the bucket is refused with [`Error::NoBucket`].
     ///
     /// # Errors
@@ -115,6 +115,7 @@ impl Store {
                 self.delete(&system_key(b"closing"), RejectRules::default()).await?;
             }
             self.check_empty(name).await?;
+            self.abort_uploads_into(name).await?;
             let deleted = self.delete(&record_key(name), RejectRules::default()).await;
             // If the outcome is not known, no put may count on the record.
             if matches!(deleted, Ok(_) | Err(Error::Unknown(_))) {

@@ -11,7 +11,7 @@ use shoal_common::injected_bug::{Bug, injected};
 use shoal_common::key::ObjectKey;
 use shoal_common::object::{DeleteResult, Metadata, PutOptions, PutResult, RejectRules};
 use shoal_log::format::RecordKind;
-use shoal_log::{Record, ValueWrite};
+use shoal_log::{Kept, Record, ValueWrite};
 use shoal_space_manager::{Extents, Reservation, TREE_BLOCKS_PER_RECORD};
 use shoal_value::{
     Entry, Home, Placement, ValueContent, encode_metadata, lay_out, manifest_blocks, place_of_metadata,
@@ -30,6 +30,15 @@ use crate::write::write_batch::{What, Write, WriteBatch};
 /// Extents of a value that the committer writes itself, together with the batch that names them: a larger one would
 /// delay the other writes of the batch.
 const WRITTEN_WITH_BATCH_BYTES_MAX: u64 = 64 << 10;
+
+/// A value in extents.
+pub(crate) struct WrittenExtents {
+    pub extents: Vec<Arc<Extents>>,
+    /// Blocks for the apply of its record.
+    reservation: Reservation,
+    /// The frames that may stay in the pool.
+    kept: Option<Kept>,
+}
 
 impl Store {
     /// Stores `value`, of at most 4 MiB, under `key` ([`Self::put_stream`] takes larger ones). Durable on return.
@@ -169,6 +178,44 @@ impl Inner {
         Ok((extents, reservation))
     }
 
+    /// Writes the stored bytes of a value to extents, and sets the home of its entry. With `with_batch`, the write of a short value may be
+    /// left to the commit of its record.
+    pub(crate) async fn write_extents(
+        &self,
+        key: &ObjectKey,
+        entry: &mut Entry,
+        front: &[u8],
+        value: ValueContent<'_>,
+        mut with_batch: Option<&mut Vec<ValueWrite>>,
+    ) -> Result<WrittenExtents> {
+        let stored = entry.stored_bytes();
+        let (mut last_error, mut without_room) = (None, Vec::new());
+        // A failed write of a value is tried once elsewhere. Nothing names the first place, which stays out of use, or stays out of
+        // use until the end of the second try if it only lacked room.
+        for _ in 0..2 {
+            let (extents, reservation) = self.claim_extents(key, stored).await?;
+            let (data, manifest) = (&extents[0], extents.get(1));
+            let laid = lay_out((&self.device, &self.pool), front, value, data, manifest);
+            OperationCounters::add(&self.counters.value_bytes_copied, laid.copied as u64);
+            entry.home = laid.home;
+            let is_short = stored <= WRITTEN_WITH_BATCH_BYTES_MAX;
+            let with_batch =
+                with_batch.as_deref_mut().filter(|_| is_short && self.log.committer.commits_next());
+            if let Some(writes) = with_batch {
+                writes.extend(laid.writes);
+            } else if let Err(error) = self.write_values(laid.writes).await {
+                match error {
+                    Error::NoRoom(_) => without_room.push(extents),
+                    _ => extents.iter().for_each(|extent| extent.keep()),
+                }
+                last_error = Some(error);
+                continue;
+            }
+            return Ok(WrittenExtents { extents, reservation, kept: laid.kept });
+        }
+        Err(last_error.unwrap_or(Error::Busy("the device")))
+    }
+
     /// Extents for a manifest.
     pub(crate) async fn claim_manifest(&self, blocks: u64) -> Result<Arc<Extents>> {
         let (extents, reservation) = self.claim(|| self.space.claim_value(0, blocks, 0)).await?;
@@ -285,35 +332,14 @@ impl PreparedBatch<'_> {
                 (front.len() + value.byte_count()) as u64,
                 "the entry has the length of its value"
             );
-            let (mut last_error, mut without_room) = (None, Vec::new());
-            // A failed write of a value is tried once elsewhere. Nothing names the first place, which stays out of use, or stays out of
-            // use until the end of the second try if it only lacked room.
-            for _ in 0..2 {
-                let (extents, reservation) = inner.claim_extents(key, stored).await?;
-                let (data, manifest) = (&extents[0], extents.get(1));
-                let laid = lay_out((&inner.device, &inner.pool), front, value, data, manifest);
-                OperationCounters::add(&inner.counters.value_bytes_copied, laid.copied as u64);
-                entry.home = laid.home;
-                let with_batch = stored <= WRITTEN_WITH_BATCH_BYTES_MAX && inner.log.committer.commits_next();
-                if with_batch {
-                    self.writes.extend(laid.writes);
-                } else if let Err(error) = inner.write_values(laid.writes).await {
-                    match error {
-                        Error::NoRoom(_) => without_room.push(extents),
-                        _ => extents.iter().for_each(|extent| extent.keep()),
-                    }
-                    last_error = Some(error);
-                    continue;
-                }
-                let mut head = Vec::with_capacity(96);
-                entry.encode(&mut head);
-                self.add(RecordKind::Put, key, &[&head], reservation, extents, part);
-                if let (Some(kept), Some(added)) = (laid.kept, self.records.last()) {
-                    self.kept.push((added.record.clone(), kept));
-                }
-                return Ok(());
+            let written = inner.write_extents(key, &mut entry, front, value, Some(&mut self.writes)).await?;
+            let mut head = Vec::with_capacity(96);
+            entry.encode(&mut head);
+            self.add(RecordKind::Put, key, &[&head], written.reservation, written.extents, part);
+            if let (Some(kept), Some(added)) = (written.kept, self.records.last()) {
+                self.kept.push((added.record.clone(), kept));
             }
-            Err(last_error.unwrap_or(Error::Busy("the device")))
+            Ok(())
         })
     }
 

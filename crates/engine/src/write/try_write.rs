@@ -8,7 +8,7 @@ use std::borrow::Borrow;
 use shoal_base::codec::varint_bytes;
 use shoal_common::key::ObjectKey;
 use shoal_log::Record;
-use shoal_log::format::{RecordKind, write_record};
+use shoal_log::format::{RecordKind, RecordPlace, write_record};
 use shoal_space_manager::TREE_BLOCKS_PER_RECORD;
 use shoal_value::{Entry, Home, Meta, Placement, placement_of};
 use smallvec::SmallVec;
@@ -84,11 +84,17 @@ impl Inner {
         };
         // The exact size: a record shorter than its memory needs another allocation.
         let body_bytes = ENTRY_BYTES + varint_bytes(value.len() as u64) + value.len();
-        let record =
-            write_record(RecordKind::Put, self.tablets.of(key).id, key.encoded(), body_bytes, false, |out| {
+        let record = write_record(
+            RecordKind::Put,
+            self.tablets.of(key).id,
+            key.encoded(),
+            body_bytes,
+            RecordPlace::default(),
+            |out| {
                 entry.encode(out);
                 out.extend_from_slice(value);
-            });
+            },
+        );
         let mut record = Record::new(record);
         record.set_reserved_blocks(TREE_BLOCKS_PER_RECORD);
         record

@@ -7,8 +7,10 @@ use shoal_base::task::Boxed;
 use shoal_base::{BLOCK_BYTES_U64, RequestId, Run, blocks_for};
 use shoal_buffer::Buffer;
 use shoal_common::error::{Error, Result};
+use shoal_common::hidden_key::part_number;
 use shoal_common::key::ObjectKey;
 use shoal_common::object::{Metadata, PutOptions, PutResult, RejectRules};
+use shoal_common::upload::Upload;
 use shoal_device::memory::Guarded;
 use shoal_log::ValueWrite;
 use shoal_pool::WriteMemory;
@@ -18,6 +20,7 @@ use shoal_value::{Filler, home_of, manifest_blocks};
 use crate::bucket::BucketState;
 use crate::store::Store;
 use crate::write::change::Placed;
+use crate::write::upload::{PartValue, check_part_metadata};
 use crate::write::write_batch::Write;
 
 /// Bytes that a stream collects before it writes them to an extent.
@@ -32,6 +35,8 @@ pub struct ValueWriter {
     request: Option<RequestId>,
     /// The bucket that must not be deleted before the write has its place.
     bucket: Option<Arc<BucketState>>,
+    /// The upload of which the value is a part.
+    upload: Option<Upload>,
     /// Bytes that are not on the device yet; they become a single put if no more follow.
     pending: Vec<u8>,
     /// True once metadata that is stored before the value is in `pending`.
@@ -58,6 +63,7 @@ impl Store {
             options,
             request: None,
             bucket: None,
+            upload: None,
             pending: Vec::new(),
             started: false,
             meta_in_front: 0,
@@ -85,6 +91,11 @@ impl ValueWriter {
         Self { bucket: Some(bucket), ..self }
     }
 
+    /// The same for a part of an upload.
+    pub(crate) fn of_upload(self, upload: Upload) -> Self {
+        Self { upload: Some(upload), ..self }
+    }
+
     /// Replaces the metadata, which may follow from the bytes of the value.
     ///
     /// # Errors
@@ -93,6 +104,9 @@ impl ValueWriter {
     pub fn set_metadata(&mut self, metadata: Metadata) -> Result<()> {
         let options = PutOptions { metadata, ..self.options.clone() };
         let (entry, _) = self.store.0.new_entry(&self.key, &options, 0)?;
+        if self.upload.is_some() {
+            check_part_metadata(&options.metadata)?;
+        }
         if self.started && (self.meta_in_front > 0 || entry.meta_in_front() > 0) {
             return Err(Error::Invalid("the metadata stored before the value is already written".into()));
         }
@@ -136,6 +150,11 @@ impl ValueWriter {
     async fn put(mut self) -> Result<PutResult> {
         if !self.started && self.pending.len() as u64 <= VALUE_BYTES_SINGLE_MAX {
             let value = Buffer::from(std::mem::take(&mut self.pending));
+            if let Some(upload) = &self.upload {
+                let number = part_number(self.key.encoded());
+                let metadata = self.options.metadata.clone();
+                return self.store.upload_part(upload, number, PartValue::Chunks(value), metadata).await;
+            }
             let write =
                 Write { bucket: self.bucket.as_ref(), ..Write::put(&self.key, &value, &self.options) };
             return self.store.write_durably(write.with_request_id(self.request)).await.map(|(done, _)| done);
@@ -164,6 +183,10 @@ impl ValueWriter {
         let mut head = Vec::with_capacity(96);
         entry.encode(&mut head);
         let placed = Placed { entry: head, extents: self.extents.drain(..).chain(manifest).collect() };
+        if let Some(upload) = &self.upload {
+            inner.name_uploads()?;
+            return self.store.put_part(upload, self.key.clone(), placed).await;
+        }
         let write = Write::put_placed(&self.key, &placed, self.options.rules);
         let write = Write { bucket: self.bucket.as_ref(), ..write };
         self.store.write_durably(write.with_request_id(self.request)).await.map(|(done, _)| done)
@@ -177,6 +200,9 @@ impl ValueWriter {
             inner.be_writable().await?;
             if !self.started {
                 self.started = true;
+                if let Some(upload) = &self.upload {
+                    inner.check_open_upload(upload).await?;
+                }
                 // A repeated write gets the answer of the first one, even if the rules reject the object that
                 // the first one left.
                 if self.request.is_none() {

@@ -263,7 +263,7 @@ impl Inner {
         batch.records.reserve_exact(writes.len());
         let mut writes = writes.into_iter();
         while let Some(Write { key, what, .. }) = writes.next() {
-            let part = Part { continues: writes.len() > 0, is_large, uses_reserve: false };
+            let part = Part { continues: writes.len() > 0, is_large, ..Part::LAST };
             batch.write(key, what, part).await?;
         }
         Ok(batch)

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use shoal_base::{Lsn, Run, blocks_for};
 use shoal_common::error::{Error, Result};
+use shoal_common::hidden_key::is_part;
 use shoal_common::key::is_reserved;
 use shoal_device::IoBuf;
 use shoal_space_manager::TREE_BLOCKS_PER_RECORD;
@@ -122,7 +123,8 @@ impl Relocator {
                 let run = Victim::of_entry(&key, &entry).filter(|run| is_moved(run.run()));
                 found.bytes += run.as_ref().map_or(0, |run| u64::from(run.entry.bytes()));
                 found.runs.extend(run);
-            } else if let Some(value) = self.placed_in(&key, &entry, emptied).await?
+            } else if !is_part(&key)
+                && let Some(value) = self.placed_in(&key, &entry, emptied).await?
                 && !trees
                     .is_shadowed(
                         tree,
@@ -152,6 +154,8 @@ impl Relocator {
             return Ok(None);
         }
         match Located::find(&self.checkpointer.device, &self.checkpointer.pool, &entry, version).await {
+            // An object that an upload made stays as its parts are.
+            Ok(located) if located.is_joined() => Ok(None),
             Ok(located) if is_inside || located.runs().iter().any(|&run| emptied.overlap(run)) => {
                 Ok(Some(Placed { key: key.clone(), version, entry, located }))
             }

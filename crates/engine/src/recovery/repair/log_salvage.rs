@@ -23,6 +23,7 @@ use std::ops::Range;
 use shoal_base::Lsn;
 use shoal_base::limits::VALUE_BYTES_SINGLE_MAX;
 use shoal_common::error::Result;
+use shoal_common::hidden_key::is_hidden;
 use shoal_common::injected_bug::{Bug, injected};
 use shoal_common::key::{ObjectKey, name, of_encoded};
 use shoal_image::losses::Losses;
@@ -192,6 +193,10 @@ impl LogSalvage {
                 continue;
             };
             let key = record.key().to_vec();
+            // An upload that loses records is completed again, or aborted.
+            if is_hidden(&key) {
+                continue;
+            }
             if *lsn <= tablet.applied || decided.contains(&key) || keys.iter().any(|(other, _)| *other == key)
             {
                 continue;
