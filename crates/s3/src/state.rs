@@ -74,7 +74,7 @@ impl S3State {
 }
 
 /// The caller of a request: the holder of a key, or nobody.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Caller(Option<(Arc<str>, Principal)>);
 
 impl Caller {
@@ -108,7 +108,12 @@ impl Caller {
         self.0.is_some()
     }
 
-    /// The id of its key.
+    /// The id of its key; `None` without one.
+    pub(crate) fn key_id(&self) -> Option<&str> {
+        self.0.as_ref().map(|(id, _)| &**id)
+    }
+
+    /// The id of its key; empty without one.
     pub(crate) fn id(&self) -> &str {
         self.0.as_ref().map_or("", |(id, _)| id)
     }

@@ -2,21 +2,30 @@
 
 use http::{HeaderMap, Method, StatusCode};
 
+use shoal_engine::BucketConfig;
+
+use super::documents::public_access::{ObjectOwnership, PublicAccessBlock};
 use super::{FoundBucket, item, new_config};
+use crate::access::acl::CannedAcl;
 use crate::access::cors::{CorsRule, cors_headers, decode_cors, encode_cors, preflight};
+use crate::access::documents::acl::parse_acl;
 use crate::access::documents::cors::{parse_cors, write_cors};
 use crate::answer::S3Answer;
 use crate::request::error::{ErrorCode, S3Error, S3Result};
 use crate::request::headers::header;
 use crate::serve::call::S3Call;
-use crate::state::S3State;
+use crate::state::{S3State, owner};
 
 impl FoundBucket {
     /// A stored setting, read by `decode`; `None` without one.
     ///
     /// # Errors
     /// `InternalError` if this program cannot read it: the bucket must not be served as if it had none.
-    fn setting<T, E>(&self, tag: u8, decode: impl Fn(&[u8]) -> Result<T, E>) -> S3Result<Option<T>> {
+    pub(super) fn setting<T, E>(
+        &self,
+        tag: u8,
+        decode: impl Fn(&[u8]) -> Result<T, E>,
+    ) -> S3Result<Option<T>> {
         let Some(stored) = self.items().and_then(|items| items.get(tag)) else { return Ok(None) };
         let unusable = |_| {
             let why = format!(
@@ -36,13 +45,114 @@ impl FoundBucket {
 /// Replaces or removes a setting of the bucket of a request.
 async fn set(state: &S3State, call: &S3Call, tag: u8, value: Option<Vec<u8>>) -> S3Result<S3Answer> {
     let status = if value.is_some() { StatusCode::OK } else { StatusCode::NO_CONTENT };
+    // A bucket without a record has no setting to remove.
+    if value.is_some() || call.found.record.is_some() {
+        update(state, call, move |config| config.items.set(tag, value.as_deref())).await?;
+    }
+    Ok(S3Answer::empty(status))
+}
+
+/// Changes the settings of the bucket of a request. One without a record gets one, which belongs to the caller.
+async fn update(
+    state: &S3State,
+    call: &S3Call,
+    change: impl FnOnce(&mut BucketConfig) + Send + 'static,
+) -> S3Result<()> {
     let new = match call.found.record {
         Some(_) => None,
-        None if value.is_none() => return Ok(S3Answer::empty(status)),
         None => Some(new_config(call.caller.id(), state.etags)),
     };
-    state.buckets.set_item(&state.store, call.bucket(), new, (tag, value)).await?;
-    Ok(S3Answer::empty(status))
+    state.buckets.update(&state.store, call.bucket(), new, change).await
+}
+
+/// Checks the ACL of a new object, and notes in the bucket's record that its objects may have ACLs, before the first one has.
+///
+/// # Errors
+/// `AccessControlListNotSupported`, `AccessDenied`.
+pub(crate) async fn allow_object_acl(state: &S3State, call: &S3Call, acl: CannedAcl) -> S3Result<()> {
+    if !acl.lets_others_in() {
+        return Ok(());
+    }
+    if let Some(access) = &call.found.access {
+        access.check_new_acl(acl)?;
+        if access.has_object_acls {
+            return Ok(());
+        }
+    }
+    update(state, call, |config| config.has_object_acls = true).await
+}
+
+/// The canned ACL that a request sets, in a header or in its document.
+pub(crate) async fn asked_acl(state: &S3State, call: &mut S3Call) -> S3Result<CannedAcl> {
+    let document = call.document(state).await?;
+    match header(&call.headers, "x-amz-acl")? {
+        Some(name) if document.trim_ascii().is_empty() => CannedAcl::parse(name),
+        Some(_) => {
+            let why = "An ACL is in the header x-amz-acl or in the document, and not in both.";
+            Err(S3Error::new(ErrorCode::InvalidRequest, why))
+        }
+        None => parse_acl(&document, call.found.owner()),
+    }
+}
+
+/// GetBucketAcl.
+pub(crate) fn get_acl(call: &S3Call) -> S3Answer {
+    let acl = call.found.access.as_ref().map(|access| access.acl).unwrap_or_default();
+    S3Answer::xml(acl.document(&owner(call.found.owner())))
+}
+
+/// PutBucketAcl.
+pub(crate) async fn put_acl(state: &S3State, mut call: S3Call) -> S3Result<S3Answer> {
+    let acl = asked_acl(state, &mut call).await?;
+    call.found.access.as_ref().map_or(Ok(()), |access| access.check_new_acl(acl))?;
+    update(state, &call, move |config| config.items.set(item::ACL, acl_item(acl).as_deref())).await?;
+    Ok(S3Answer::empty(StatusCode::OK))
+}
+
+/// The item that stores the ACL of a bucket. That of a private one takes no bytes.
+pub(super) fn acl_item(acl: CannedAcl) -> Option<Vec<u8>> {
+    (acl != CannedAcl::default()).then(|| vec![acl as u8])
+}
+
+/// GetPublicAccessBlock.
+pub(crate) fn get_block(call: &S3Call) -> S3Result<S3Answer> {
+    let block = call.found.items().and_then(|items| items.get(item::BLOCK)).and_then(<[u8]>::first);
+    let block = block.and_then(|number| PublicAccessBlock::of_number(*number));
+    let block = block.ok_or(ErrorCode::NoSuchPublicAccessBlockConfiguration)?;
+    Ok(S3Answer::xml(block.document()))
+}
+
+/// PutPublicAccessBlock.
+pub(crate) async fn put_block(state: &S3State, mut call: S3Call) -> S3Result<S3Answer> {
+    let block = PublicAccessBlock::parse(&call.document(state).await?)?;
+    set(state, &call, item::BLOCK, Some(vec![block.number()])).await
+}
+
+/// DeletePublicAccessBlock.
+pub(crate) async fn delete_block(state: &S3State, call: S3Call) -> S3Result<S3Answer> {
+    set(state, &call, item::BLOCK, None).await
+}
+
+/// GetBucketOwnershipControls.
+pub(crate) fn get_ownership(call: &S3Call) -> S3Result<S3Answer> {
+    let ownership = call.found.access.as_ref().and_then(|access| access.ownership);
+    let ownership = ownership.ok_or(ErrorCode::OwnershipControlsNotFoundError)?;
+    Ok(S3Answer::xml(ownership.document()))
+}
+
+/// PutBucketOwnershipControls.
+pub(crate) async fn put_ownership(state: &S3State, mut call: S3Call) -> S3Result<S3Answer> {
+    let ownership = ObjectOwnership::parse(&call.document(state).await?)?;
+    let acl = call.found.access.as_ref().map(|access| access.acl).unwrap_or_default();
+    if ownership == ObjectOwnership::BucketOwnerEnforced && acl.lets_others_in() {
+        return Err(ErrorCode::InvalidBucketAclWithObjectOwnership.into());
+    }
+    set(state, &call, item::OWNERSHIP, Some(vec![ownership as u8])).await
+}
+
+/// DeleteBucketOwnershipControls.
+pub(crate) async fn delete_ownership(state: &S3State, call: S3Call) -> S3Result<S3Answer> {
+    set(state, &call, item::OWNERSHIP, None).await
 }
 
 /// GetBucketCors.
@@ -84,5 +194,5 @@ pub(crate) fn headers_for_page(
 
 /// The rules of a bucket with a record.
 fn rules_of(state: &S3State, bucket: &str) -> S3Result<Option<Vec<CorsRule>>> {
-    FoundBucket { record: state.store.bucket(bucket)? }.cors()
+    FoundBucket { record: state.store.bucket(bucket)?, access: None }.cors()
 }

@@ -5,7 +5,6 @@ use http::header::LAST_MODIFIED;
 use shoal_base::limits::VALUE_BYTES_SINGLE_MAX;
 use shoal_buffer::Buffer;
 use shoal_engine::{ByteRange, Error, Lookup, ObjectInfo, ObjectKey, ObjectPart, TryGet, ValueReader};
-use shoal_frontend::access::Action;
 use shoal_http::NoRoom;
 
 use super::metadata::{S3Metadata, StoredChecksum};
@@ -20,7 +19,8 @@ use crate::request::error::{ErrorCode, S3Error, S3Result};
 use crate::request::headers::header;
 use crate::request::list::PartListQuery;
 use crate::serve::call::S3Call;
-use crate::state::{Caller, S3State};
+use crate::serve::permission::check_list;
+use crate::state::S3State;
 use crate::time::{SECOND_NS, http_date_of};
 
 /// Bytes of memory of a value that is read while it is sent.
@@ -31,12 +31,12 @@ const TRIES_MAX: usize = 8;
 
 /// The error for a missing object: a caller that may not list does not learn that it is missing.
 pub(crate) fn no_such_key(call: &S3Call) -> S3Error {
-    missing_key(&call.caller, call.bucket(), call.key())
+    missing_key(call, call.bucket(), call.key())
 }
 
 /// The same for an object that the request does not name as its target.
-pub(crate) fn missing_key(caller: &Caller, bucket: &str, key: &[u8]) -> S3Error {
-    match caller.check(Action::List, bucket, key) {
+pub(crate) fn missing_key(call: &S3Call, bucket: &str, key: &[u8]) -> S3Error {
+    match check_list(call, bucket, key) {
         Ok(()) => S3Error::from(ErrorCode::NoSuchKey).with("Key", String::from_utf8_lossy(key).into_owned()),
         Err(denied) => denied,
     }

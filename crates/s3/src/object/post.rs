@@ -10,6 +10,7 @@ use shoal_metrics::{note_caller, note_key};
 
 use super::conditions::WriteCondition;
 use super::etag::ObjectEtag;
+use super::metadata::S3Metadata;
 use super::put::{NewObject, StoredObject, StreamedObject, metadata_with};
 use super::tags::{OBJECT_TAGS_MAX, TagSet};
 use crate::answer::S3Answer;
@@ -18,12 +19,14 @@ use crate::body::check::BodyCheck;
 use crate::body::claims::BodyClaims;
 use crate::body::form::{FormReader, form_boundary};
 use crate::body::reader::BodyReader;
+use crate::bucket::settings::allow_object_acl;
 use crate::object::documents::tagging::parse_tagging;
 use crate::request::error::{ErrorCode, S3Error, S3Result};
 use crate::request::headers::{check_expected_owner, header};
 use crate::request::operation::refuse_later_headers;
 use crate::request::target::BucketAndKey;
 use crate::serve::call::S3Call;
+use crate::serve::permission::check;
 use crate::sign::form::{FormFields, form_field, verify_form};
 use crate::state::S3State;
 use crate::text::percent_encode;
@@ -100,16 +103,18 @@ async fn let_in(
     call.caller = state.caller_of(verified.id.as_deref())?;
     if let Some(principal) = call.caller.principal() {
         note_caller(principal.identity());
-        peer.set_authenticated();
     }
     call.target = BucketAndKey::of(call.bucket().to_owned(), form_key(fields)?.as_bytes().to_vec())?;
     note_key(call.bucket(), call.key());
-    call.caller.check(call.row.action, call.bucket(), call.key())?;
-    call.found = state.buckets.find(&state.store, call.bucket()).await?;
+    state.find_bucket(call).await?;
+    check(call)?;
+    // Also a caller without a key, if the bucket lets it in.
+    peer.set_authenticated();
     let headers = form_headers(fields)?;
     refuse_later_headers(&headers)?;
     check_expected_owner(&headers, call.found.owner())?;
     let metadata = metadata_with(&headers, &form_tags(fields)?)?;
+    allow_object_acl(state, call, metadata.acl()).await?;
     let check = BodyCheck::new(BodyClaims::of_form(&headers)?, None, call.found.etags(state.etags), None);
     let object = NewObject { key: call.object_key()?, metadata, condition: WriteCondition::Always };
     Ok((object, check, verified.file_bytes))

@@ -17,7 +17,7 @@ use crate::body::check::{BodyCheck, CheckedBody};
 use crate::body::claims::BodyClaims;
 use crate::body::reader::BodyReader;
 use crate::bucket::FoundBucket;
-use crate::bucket::operations::refuse_public;
+use crate::bucket::settings::allow_object_acl;
 use crate::request::error::{S3Error, S3Result};
 use crate::serve::call::S3Call;
 use crate::state::S3State;
@@ -40,7 +40,7 @@ impl NewObject {
     }
 }
 
-/// The metadata that a request sets, with its tags.
+/// The metadata that a request sets, with its tags. Its ACL is still to be allowed.
 pub(crate) fn given_metadata(headers: &HeaderMap) -> S3Result<Metadata> {
     metadata_with(headers, &tags_in(headers)?)
 }
@@ -48,7 +48,6 @@ pub(crate) fn given_metadata(headers: &HeaderMap) -> S3Result<Metadata> {
 /// The metadata in the headers of a request, with these tags.
 pub(crate) fn metadata_with(headers: &HeaderMap, tags: &TagSet) -> S3Result<Metadata> {
     let mut metadata = metadata_in(headers)?;
-    refuse_public(metadata.acl())?;
     metadata.set_tags(tags);
     // Everything that would not fit is refused before the body is sent.
     metadata.check_bytes()?;
@@ -69,6 +68,7 @@ pub(crate) async fn put_object(state: &S3State, mut call: S3Call) -> S3Result<S3
     let claims = BodyClaims::of(&call.headers, call.payload)?;
     let condition = WriteCondition::parse(&call.headers)?;
     let object = NewObject { key: call.object_key()?, metadata: given_metadata(&call.headers)?, condition };
+    allow_object_acl(state, &call, object.metadata.acl()).await?;
     look_early(state, &object.key, &object.condition).await?;
     let (reader, short) = body_of(state, &mut call, claims.value_bytes)?;
     let check = BodyCheck::new(claims, call.chunks.take(), call.found.etags(state.etags), None);

@@ -7,6 +7,7 @@ use hyper::body::Incoming;
 use shoal_engine::ObjectKey;
 use shoal_http::MemoryPermit;
 
+use crate::access::decide::Origin;
 use crate::body::check::{BodyCheck, EtagScheme};
 use crate::body::claims::BodyClaims;
 use crate::body::reader::BodyReader;
@@ -28,6 +29,7 @@ pub(crate) struct S3Call {
     /// The headers, and those in the query of a presigned request.
     pub(crate) headers: HeaderMap,
     pub(crate) caller: Caller,
+    pub(crate) origin: Origin,
     /// The bucket, once the caller is let in.
     pub(crate) found: FoundBucket,
     pub(crate) payload: PayloadHash,

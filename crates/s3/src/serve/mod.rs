@@ -9,6 +9,7 @@
 
 pub(crate) mod call;
 pub(crate) mod failure;
+pub(crate) mod permission;
 
 use std::future::poll_fn;
 use std::pin::pin;
@@ -20,11 +21,12 @@ use http::header::{CONTENT_LENGTH, DATE, HOST, ORIGIN, SERVER};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response};
 use http_body::Body;
 use hyper::body::Incoming;
-use shoal_frontend::access::{ALL_KEYS, Action};
 use shoal_http::{ConnectionFlow, HttpProtocol, Peer, Timer, Waiters};
 use shoal_metrics::{Operation, RequestResult, Stage, mark, note_caller, note_key};
 
 use self::call::S3Call;
+use self::permission::check;
+use crate::access::decide::Origin;
 use crate::answer::S3Answer;
 use crate::answer::body::S3Body;
 use crate::answer::result::absent;
@@ -34,7 +36,7 @@ use crate::bucket::settings::{self, answer_preflight, headers_for_page};
 use crate::object::{change, copy, delete, get, post, put};
 use crate::request::error::{ErrorCode, S3Error, S3Result};
 use crate::request::headers::{check_expected_owner, check_headers, with_presigned};
-use crate::request::operation::{OperationRow, S3Operation, Support, TargetLevel, row_of};
+use crate::request::operation::{OperationRow, S3Operation, Support, row_of};
 use crate::request::query::QueryParameters;
 use crate::request::target::{BucketAndKey, check_target};
 use crate::sign::verify::{RequestHead, verify};
@@ -102,7 +104,7 @@ impl S3State {
         let mut call = self.admit((peer, flow), head, asked, body)?;
         mark(Stage::Started);
         let working = flow.working();
-        call.found = self.allowed_bucket(&call).await?;
+        self.let_in(peer, &mut call).await?;
         let answer = self.operate(peer, call).await;
         drop(working);
         answer
@@ -141,6 +143,7 @@ impl S3State {
             query,
             headers,
             caller,
+            origin: Origin { address: peer.address.ip(), is_secure: self.security.is_encrypted() },
             found: FoundBucket::default(),
             payload,
             chunks,
@@ -149,29 +152,21 @@ impl S3State {
         })
     }
 
-    /// Checks the permissions of a request, and finds its bucket. A request about all buckets, and one that creates its bucket, has none.
-    /// PostObject does both itself.
+    /// Finds the bucket of a request, and checks its permissions. A request about all buckets, and one that creates its bucket, has none.
+    /// PostObject does both itself: its signature is in its body.
     ///
     /// # Errors
     /// `AccessDenied`, `NoSuchBucket`.
-    async fn allowed_bucket(&self, call: &S3Call) -> S3Result<FoundBucket> {
-        // Its signature is in its body.
-        if call.row.operation == S3Operation::PostObject {
-            return Ok(FoundBucket::default());
+    async fn let_in(&self, peer: &Peer, call: &mut S3Call) -> S3Result<()> {
+        match call.row.operation {
+            S3Operation::PostObject => return Ok(()),
+            S3Operation::ListBuckets | S3Operation::CreateBucket => return check(call),
+            _ => self.find_bucket(call).await?,
         }
-        let allowed = check(call);
-        if matches!(call.row.operation, S3Operation::ListBuckets | S3Operation::CreateBucket) {
-            return allowed.map(|()| FoundBucket::default());
-        }
-        // A caller without a key learns nothing about buckets.
-        if !call.caller.has_key() {
-            allowed?;
-            return Err(ErrorCode::AccessDenied.into());
-        }
-        let bucket = self.buckets.find(&self.store, call.bucket()).await?;
-        allowed?;
-        check_expected_owner(&call.headers, bucket.owner())?;
-        Ok(bucket)
+        self.check(call).await?;
+        // Also a caller without a key, if the bucket lets it in.
+        peer.set_authenticated();
+        check_expected_owner(&call.headers, call.found.owner())
     }
 
     /// Runs the operation. Each has its future on the heap, so that a short one is not as large as the largest.
@@ -207,36 +202,20 @@ impl S3State {
             Of::ListParts => uploads::list_parts(self, call).boxed(),
             Of::ListMultipartUploads => uploads::list_uploads(self, call).boxed(),
             Of::GetBucketCors => std::future::ready(settings::get_cors(&call)).boxed(),
+            Of::GetBucketAcl => std::future::ready(Ok(settings::get_acl(&call))).boxed(),
+            Of::PutBucketAcl => settings::put_acl(self, call).boxed(),
+            Of::GetObjectAcl => change::get_acl(self, call).boxed(),
+            Of::PutObjectAcl => change::put_acl(self, call).boxed(),
+            Of::GetPublicAccessBlock => std::future::ready(settings::get_block(&call)).boxed(),
+            Of::PutPublicAccessBlock => settings::put_block(self, call).boxed(),
+            Of::DeletePublicAccessBlock => settings::delete_block(self, call).boxed(),
+            Of::GetBucketOwnershipControls => std::future::ready(settings::get_ownership(&call)).boxed(),
+            Of::PutBucketOwnershipControls => settings::put_ownership(self, call).boxed(),
+            Of::DeleteBucketOwnershipControls => settings::delete_ownership(self, call).boxed(),
             Of::PutBucketCors => settings::put_cors(self, call).boxed(),
             Of::DeleteBucketCors => settings::delete_cors(self, call).boxed(),
             other => std::future::ready(Err(S3Error::not_implemented(other.name()))).boxed(),
         }
-    }
-}
-
-/// Checks the action of a request's row.
-///
-/// # Errors
-/// `AccessDenied`.
-fn check(call: &S3Call) -> S3Result<()> {
-    let S3Call { row, caller, .. } = call;
-    let is_known = |knows: bool| if knows { Ok(()) } else { Err(ErrorCode::AccessDenied.into()) };
-    match (row.level, row.operation) {
-        // The list has the buckets that the caller knows.
-        (TargetLevel::Service, _) => is_known(caller.has_key()),
-        // Each key is checked.
-        (_, S3Operation::DeleteObjects) => is_known(caller.has_key()),
-        (
-            _,
-            S3Operation::ListObjects
-            | S3Operation::ListObjectsV2
-            | S3Operation::ListObjectVersions
-            | S3Operation::ListMultipartUploads,
-        ) => caller.check(row.action, call.bucket(), call.query.get("prefix").unwrap_or_default()),
-        // They show only that the bucket exists.
-        (TargetLevel::Bucket, _) if row.action == Action::List => is_known(caller.knows(call.bucket())),
-        (TargetLevel::Bucket, _) => caller.check(row.action, call.bucket(), ALL_KEYS),
-        (TargetLevel::Object, _) => caller.check(row.action, call.bucket(), call.key()),
     }
 }
 

@@ -1,7 +1,6 @@
 //! UploadPartCopy: a part whose bytes are those of an object, or of a range of them.
 
 use shoal_engine::{ByteRange, Metadata, ObjectInfo, ObjectKey, ValueReader};
-use shoal_frontend::access::Action;
 
 use super::part::{finish_part, needed_part_number};
 use super::{checksum_of, open_upload};
@@ -20,6 +19,7 @@ use crate::request::copy::CopySource;
 use crate::request::error::{ErrorCode, S3Error, S3Result};
 use crate::request::headers::header;
 use crate::serve::call::S3Call;
+use crate::serve::permission::check_source;
 use crate::state::S3State;
 use crate::time::SECOND_NS;
 
@@ -30,8 +30,7 @@ const TRIES_MAX: usize = 8;
 pub(crate) async fn upload_part_copy(state: &S3State, call: S3Call) -> S3Result<S3Answer> {
     let number = needed_part_number(&call.query)?;
     let source = CopySource::parse(&call.headers)?;
-    call.caller.check(Action::Read, &source.bucket, &source.key)?;
-    state.buckets.find(&state.store, &source.bucket).await?;
+    check_source(state, &call, &source).await?;
     let info = open_upload(state, &call).await?;
     let algorithm = checksum_of(&info).map(|checksum| checksum.algorithm);
     let (mut reader, bytes) = open_source(state, &call, &source).await?;
@@ -54,7 +53,7 @@ pub(crate) async fn upload_part_copy(state: &S3State, call: S3Call) -> S3Result<
 /// Opens the source of a part. Returns also the bytes that the part gets.
 async fn open_source(state: &S3State, call: &S3Call, source: &CopySource) -> S3Result<(ValueReader, u64)> {
     let from = ObjectKey::new(&source.bucket, &source.key)?;
-    let missing = || missing_key(&call.caller, &source.bucket, &source.key);
+    let missing = || missing_key(call, &source.bucket, &source.key);
     for _ in 0..TRIES_MAX {
         let info = state.store.head(&from).await?.ok_or_else(missing)?;
         let (range, bytes) = judged_range(call, &info)?;

@@ -58,7 +58,7 @@ async fn operations_that_are_missing_say_so() {
     let running = Running::start().await;
     let mut client = running.with_bucket().await;
     for (method, target, name) in [
-        ("GET", "/bkt?acl", "GetBucketAcl"),
+        ("GET", "/bkt?tagging", "GetBucketTagging"),
         ("GET", "/bkt?website", "GetBucketWebsite"),
         ("GET", "/bkt?lifecycle", "GetBucketLifecycleConfiguration"),
         ("PUT", "/bkt?versioning", "Versioning"),
@@ -70,8 +70,8 @@ async fn operations_that_are_missing_say_so() {
     }
     assert_eq!(client.get("/bkt?versioning").await.status, 200);
     assert_eq!(client.get("/bkt?encryption").await.error().0, 404);
-    let public = client.send("PUT", "/bkt/k", &[("x-amz-acl", "public-read")], b"1").await;
-    assert_eq!(public.error().0, 501);
+    let unknown = client.send("PUT", "/bkt/k", &[("x-amz-acl", "aws-exec-read")], b"1").await;
+    assert_eq!(unknown.error().0, 501);
     assert_eq!(client.send("PATCH", "/bkt/k", &[], b"").await.error().0, 405);
 }
 

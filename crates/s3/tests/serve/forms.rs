@@ -57,7 +57,7 @@ async fn forms_that_are_not_allowed_are_refused() {
         ("/bkt", &key, &[range], b"1", 400, "EntityTooSmall"),
         ("/bkt", &key, &[range], &[7; 300_000], 400, "EntityTooLarge"),
         ("/bkt", &[], &[], b"12", 400, "UserKeyMustBeSpecified"),
-        ("/bkt", &[("key", "k"), ("acl", "public-read")], &[], b"12", 501, "NotImplemented"),
+        ("/bkt", &[("key", "k"), ("acl", "log-delivery-write")], &[], b"12", 501, "NotImplemented"),
         (
             "/bkt",
             &[("key", "k"), ("x-amz-object-lock-mode", "GOVERNANCE")],

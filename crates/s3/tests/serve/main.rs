@@ -5,6 +5,7 @@
 
 mod abuse;
 mod access;
+mod acls;
 mod bodies;
 mod buckets;
 mod conditions;

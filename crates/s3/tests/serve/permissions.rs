@@ -19,6 +19,16 @@ const REQUESTS: &[(&str, &str, &str, &str, &str, &str)] = &[
     ("HeadBucket", "HEAD", "/films", "", "", "known"),
     ("GetBucketLocation", "GET", "/films?location", "", "", "known"),
     ("GetBucketVersioning", "GET", "/films?versioning", "", "", "known"),
+    ("GetBucketAcl", "GET", "/films?acl", "", "", "bucket bucket"),
+    ("PutBucketAcl", "PUT", "/films?acl", "", "", "bucket bucket"),
+    ("GetPublicAccessBlock", "GET", "/films?publicAccessBlock", "", "", "bucket bucket"),
+    ("PutPublicAccessBlock", "PUT", "/films?publicAccessBlock", "", BLOCK, "bucket bucket"),
+    ("DeletePublicAccessBlock", "DELETE", "/films?publicAccessBlock", "", "", "bucket bucket"),
+    ("GetBucketOwnershipControls", "GET", "/films?ownershipControls", "", "", "bucket bucket"),
+    ("PutBucketOwnershipControls", "PUT", "/films?ownershipControls", "", OWNERSHIP, "bucket bucket"),
+    ("DeleteBucketOwnershipControls", "DELETE", "/films?ownershipControls", "", "", "bucket bucket"),
+    ("GetObjectAcl", "GET", "/films/K?acl", "", "", "read K"),
+    ("PutObjectAcl", "PUT", "/films/K?acl", "", "", "write K"),
     ("GetBucketCors", "GET", "/films?cors", "", "", "bucket bucket"),
     ("PutBucketCors", "PUT", "/films?cors", "", CORS, "bucket bucket"),
     ("DeleteBucketCors", "DELETE", "/films?cors", "", "", "bucket bucket"),
@@ -64,6 +74,11 @@ const REQUESTS: &[(&str, &str, &str, &str, &str, &str)] = &[
 
 /// No upload has this part: the request is let in, and changes nothing.
 const COMPLETE: &str = "<CompleteMultipartUpload><Part><PartNumber>9</PartNumber><ETag>e</ETag></Part></CompleteMultipartUpload>";
+
+const BLOCK: &str = "<PublicAccessBlockConfiguration></PublicAccessBlockConfiguration>";
+
+const OWNERSHIP: &str =
+    "<OwnershipControls><Rule><ObjectOwnership>ObjectWriter</ObjectOwnership></Rule></OwnershipControls>";
 
 const CORS: &str = "<CORSConfiguration><CORSRule><AllowedOrigin>*</AllowedOrigin><AllowedMethod>GET</AllowedMethod></CORSRule></CORSConfiguration>";
 
@@ -166,6 +181,7 @@ async fn check(
     let headers = [("x-amz-copy-source", source.as_str()), ("x-amz-object-attributes", "ETag")];
     let headers = match name {
         "CopyObject" | "UploadPartCopy" => &headers[..1],
+        "PutBucketAcl" | "PutObjectAcl" => &[("x-amz-acl", "private")],
         "PreflightBucket" | "PreflightObject" => &page[..],
         "GetObjectAttributes" => &headers[1..],
         _ => &[],
