@@ -3,6 +3,7 @@
 //! One build of the engine's tests with `--cfg shoal_bugs` has all injected bugs; the variable `SHOAL_BUG` names the
 //! active one. For each there is a hunter here, a test that must fail with it, and pass without any.
 
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -20,12 +21,12 @@ the seed draws, or all of them. The first of the list is the canary: it is alway
 /// A hunter that runs longer than this with a bug at work has found it, too: the store hangs.
 const HANGS_AFTER: Duration = Duration::from_secs(600);
 
-/// The test binaries: `crates/engine/tests/store`, the engine's unit tests, those of the tree and of the memtables, and the
-/// schedules.
+/// The test binaries: `crates/engine/tests/store`, the engine's unit tests, those of the crates below it, and the schedules.
 const STORE: &str = "store";
 const UNITS: &str = "shoal_engine";
 const TREE: &str = "shoal_tree";
 const MEMTABLE: &str = "shoal_memtable";
+const TABLETS: &str = "shoal_tablets";
 const SCHEDULES: &str = "shoal_schedules";
 
 /// Schedules that hunt: the rarest bug shows after some five hundred.
@@ -90,7 +91,7 @@ const HUNTS: &[Hunt] = &[
     ("FrozenNotRead", SCHEDULES, "readers::operations_on_a_key_are_linearizable"),
     ("OutcomesForgotten", STORE, "write_batches::repeated_write_after_crash_is_applied_once"),
     ("ReaperUnconditional", STORE, "updating::the_reaper_gives_space_back"),
-    ("MarkerTooLate", UNITS, "tablet::view::tests::freeze_queues_marker_before_publishing_view"),
+    ("MarkerTooLate", TABLETS, "tablet::view::tests::freeze_queues_marker_before_publishing_view"),
     ("ParentNotAsked", STORE, "faults::a_write_is_lost"),
     ("LostIsAbsent", TREE, "tests::damage::only_keys_of_replaced_pages_are_lost"),
     (
@@ -111,7 +112,11 @@ const HUNTS: &[Hunt] = &[
     ("LossesForgotten", STORE, "losses::repair_losses_are_reported_and_recorded"),
     ("ShadowedOwn", STORE, "explore::crash_states"),
     ("FrontierForgotten", STORE, "layers::a_write_below_the_frontier_decides"),
-    ("SliceOfOldBase", UNITS, "compaction::tests::a_slice_is_put_again_into_a_base_that_an_apply_changed"),
+    (
+        "SliceOfOldBase",
+        UNITS,
+        "testing::tests::compaction::a_slice_is_put_again_into_a_base_that_an_apply_changed",
+    ),
     ("FrontierTooFar", STORE, "layers::any_division_into_layers_reads_the_same"),
     ("DirectBesideLayer", STORE, "layers::any_division_into_layers_reads_the_same"),
     ("NotSettled", STORE, "explore::crash_states"),
@@ -130,7 +135,7 @@ const HUNTS: &[Hunt] = &[
     ("GrownAreasFree", STORE, "growing::full_store_accepts_writes_after_cap_is_raised_twice"),
     ("LogMovedWithRecords", STORE, "growing::log_size_follows_growth"),
     ("GoneNotTold", STORE, "changes::a_chain_of_changes_is_the_store_of_each_version"),
-    ("MapWithoutRoom", UNITS, "growth::map_room::tests::a_map_has_its_room_before_the_blocks_that_need_it"),
+    ("MapWithoutRoom", UNITS, "testing::tests::map_room::a_map_has_its_room_before_the_blocks_that_need_it"),
     ("LongerRingFree", STORE, "growing::log_size_follows_growth"),
     ("PunchedBeforePublish", STORE, "relocation::every_crash_beside_holes_leaves_all_objects"),
     ("HoleWithoutRoom", STORE, "relocation::holes_without_room_refuse_writes"),
@@ -202,7 +207,8 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     tests.dedup();
     for (target, test) in tests {
         if let Outcome::Failed | Outcome::Hung = hunt(binary(target)?, test, "")? {
-            bail!("{target} {test} fails without a injected bug");
+            let output = std::fs::read_to_string(last_output()?).unwrap_or_default();
+            bail!("{target} {test} fails without an injected bug:\n{output}");
         }
     }
     let mut missed = Vec::new();
@@ -240,7 +246,7 @@ fn build(targets: &[&str]) -> Result<Vec<(String, PathBuf)>> {
     for &target in targets {
         match target {
             UNITS => _ = of_engine.arg("--lib"),
-            TREE | MEMTABLE => {
+            TREE | MEMTABLE | TABLETS => {
                 let mut command = cargo();
                 super::lab::of_crates_below(&mut command)?;
                 commands.push(command);
@@ -253,7 +259,7 @@ fn build(targets: &[&str]) -> Result<Vec<(String, PathBuf)>> {
             _ => _ = of_engine.args(["--test", target]),
         }
     }
-    if targets.iter().any(|&target| ![TREE, MEMTABLE, SCHEDULES].contains(&target)) {
+    if targets.iter().any(|&target| ![TREE, MEMTABLE, TABLETS, SCHEDULES].contains(&target)) {
         commands.push(of_engine);
     }
     let mut binaries = Vec::new();
@@ -281,15 +287,21 @@ enum Outcome {
     Hung,
 }
 
+/// The file with the output of the last hunter.
+fn last_output() -> Result<PathBuf> {
+    Ok(super::root()?.join("target/bugs/hunter.txt"))
+}
+
 fn hunt(binary: &Path, test: &str, bug: &str) -> Result<Outcome> {
+    let output = File::create(last_output()?).context("cannot write the output of a hunter")?;
     let mut child = Command::new(binary)
         .args(["--exact", test])
         .env("SHOAL_BUG", bug)
         .env("LAB_SCHEDULES", SCHEDULES_OF_A_HUNT)
         .env("RUST_BACKTRACE", "0")
         .current_dir(super::root()?.join("crates/engine"))
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
+        .stdout(output.try_clone()?)
+        .stderr(output)
         .spawn()
         .with_context(|| format!("cannot start {}", binary.display()))?;
     let began = Instant::now();
@@ -348,6 +360,7 @@ mod tests {
             (UNITS, "crates/engine/src"),
             (TREE, "crates/tree/src"),
             (MEMTABLE, "crates/memtable/src"),
+            (TABLETS, "crates/tablets/src"),
             (SCHEDULES, "schedules/src"),
         ];
         let sources = folders.map(|(binary, folder)| (binary, sources(&root.join(folder))));

@@ -63,7 +63,7 @@ pub(crate) fn of_engine(command: &mut Command) -> Result<()> {
 
 /// As [`of_engine`], for the unit tests of the crates below the engine that have injected bugs.
 pub(crate) fn of_crates_below(command: &mut Command) -> Result<()> {
-    command.args(["--lib", "-p", "shoal-memtable"]);
+    command.args(["--lib", "-p", "shoal-memtable", "-p", "shoal-tablets"]);
     with_bugs(command, "shoal-tree")
 }
 

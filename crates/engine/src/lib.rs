@@ -25,27 +25,21 @@
 //! Under [`block_on`] the calling thread does its own I/O, and commits if no other thread does: no hand-off. The same
 //! futures run on any runtime; then the device completes them from its own threads.
 //!
-//! Modules import in one direction: `tablet`, `checkpoint`, `compaction`, `gc`, `apply`, `bucket`, `store`, `growth`, and last the verbs
-//! `read`, `write`, `maintenance` and `recovery`. A subsystem takes the owners that it needs and never names the store. The log, the
-//! memtables, the values, the trees, the space and the superblock are the crates `shoal-log`, `shoal-memtable`, `shoal-value`, `shoal-tree`,
-//! `shoal-space-manager` and `shoal-image`, each with a map in its `lib.rs`.
+//! Modules import in one direction: `bucket`, `store`, `growth`, and last the verbs `read`, `write`, `maintenance` and `recovery`. Applies,
+//! compactions, garbage collection and publishes are the crate `shoal-tablets`. The log, the memtables, the values, the trees, the space and
+//! the superblock are the crates `shoal-log`, `shoal-memtable`, `shoal-value`, `shoal-tree`, `shoal-space-manager` and `shoal-image`. Each has a
+//! map in its `lib.rs`.
 //!
 //! The path of a put: [`put`](Store::put) (`write/put.rs`), `write/append.rs`, the memtable, the log; later `apply/` and
-//! `checkpoint/publish.rs`. The path of a get: the read cache, `read/get.rs`, the memtables, the trees, the
+//! `checkpoint/publish.rs` of `shoal-tablets`. The path of a get: the read cache, `read/get.rs`, the memtables, the trees, the
 //! value. Recovery: `recovery/read.rs`, `recovery/open.rs`. Rules R1 to R43 (INV-1 to INV-43) are in `docs/invariants.md`.
 
-mod apply;
 mod bucket;
-mod checkpoint;
-mod compaction;
-mod counters;
-mod gc;
 mod growth;
 mod maintenance;
 mod read;
 mod recovery;
 mod store;
-mod tablet;
 mod testing;
 mod write;
 

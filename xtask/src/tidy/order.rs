@@ -10,12 +10,9 @@ use super::source::Source;
 use super::{Finding, Tree};
 
 /// The source folder of a crate, and its modules, bottom up.
-const ORDERS: [(&str, &str); 6] = [
-    (
-        "crates/engine/src/",
-        "testing counters tablet checkpoint compaction gc apply bucket store growth \
-         read write maintenance recovery",
-    ),
+const ORDERS: [(&str, &str); 7] = [
+    ("crates/engine/src/", "testing bucket store growth read write maintenance recovery"),
+    ("crates/tablets/src/", "counters tablet checkpoint growth compaction gc apply"),
     (
         "crates/pool/src/",
         "sync counters error latency budget requests memory unit damaged resident policy table shared pool \
@@ -136,9 +133,9 @@ mod tests {
         let above = "//! A.\npub(in crate::store) fn a(b: super::super::write::B) {}\nuse super::c;\n";
         let findings = findings_in(&[
             ("crates/engine/src/lib.rs", root),
-            ("crates/engine/src/apply/mod.rs", list),
-            ("crates/engine/src/apply/deep.rs", above),
-            ("crates/engine/src/gc.rs", "//! A.\n#[cfg(test)]\nmod tests {\n    use crate::store;\n}\n"),
+            ("crates/tablets/src/apply/mod.rs", list),
+            ("crates/tablets/src/apply/deep.rs", above),
+            ("crates/tablets/src/gc.rs", "//! A.\n#[cfg(test)]\nmod tests {\n    use crate::store;\n}\n"),
             ("crates/engine/src/more.rs", "//! A.\nuse crate::gc;\n"),
             ("crates/engine/src/store.rs", "//! A.\npub(crate) struct Inner;\n"),
             ("crates/engine/src/write.rs", "//! A.\npub(crate) struct B;\n"),

@@ -20,13 +20,13 @@ use shoal_image::layout::Layout;
 use shoal_image::space_image;
 use shoal_image::superblock::{FORMAT_VERSION, Superblock};
 use shoal_log::run_to_end;
+use shoal_memtable::admission::records_max;
 use shoal_space::FreeImage;
 use shoal_space_manager::DataBlocks;
+use shoal_tablets::checkpoint::publish::Publication;
+use shoal_tablets::growth::map_room::hold;
 
-use crate::checkpoint::publish::Changes;
-use crate::growth::map_room::hold;
 use crate::store::{Inner, Store};
-use shoal_memtable::admission::records_max;
 
 /// The result of a growth of the cap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -238,11 +238,11 @@ impl Inner {
         let plan = self.plan(blocks_max).await?;
         plan.take_room(&self.device).await?;
         self.checkpointer.flush_grown().await?;
-        let changes = Changes {
+        let changes = Publication {
             layout: Some(plan.layout),
             device_blocks: Some(plan.device_blocks),
             freed: plan.freed(),
-            ..Changes::default()
+            ..Publication::default()
         };
         let number = self.checkpointer.publish(changes).await?;
         let Plan { layout, device_blocks, old, fresh, .. } = plan;

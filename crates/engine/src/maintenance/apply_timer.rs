@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use shoal_base::BLOCK_BYTES;
+use shoal_tablets::tablet::tree_io::LATE_PERMILLE;
+use shoal_tablets::tablet::view::Tablet;
 
 use crate::store::Inner;
-use crate::tablet::tree_io::LATE_PERMILLE;
-use crate::tablet::view::Tablet;
 
 /// A tablet is applied after this time even if its memtable is small: the space of deleted objects becomes free.
 const APPLY_AFTER_NS: u64 = 3_000_000_000;

@@ -14,9 +14,9 @@ use shoal_base::sync::atomic::{AtomicU64, Ordering};
 use shoal_common::error::{Error, Result};
 use shoal_common::hidden_key::upload_of;
 use shoal_common::key::of_encoded;
+use shoal_tablets::checkpoint::publish::Publication;
+use shoal_tablets::counters::OperationCounters;
 
-use crate::checkpoint::publish::Changes;
-use crate::counters::OperationCounters;
 use crate::read::list::walk_expiring;
 use crate::store::expiring::{DELETED_MAX, ExpiryWalk, Now, Pass};
 use crate::store::{Inner, Store};
@@ -253,7 +253,7 @@ impl Inner {
     pub(crate) async fn keep_time(&self) -> Result<()> {
         self.log.tick();
         if self.log.expiry.wants_saving(self.may_have_deadlines()) {
-            self.checkpointer.publish(Changes::default()).await?;
+            self.checkpointer.publish(Publication::default()).await?;
         }
         Ok(())
     }

@@ -3,8 +3,8 @@
 use shoal_base::sync::atomic::Ordering;
 use shoal_common::error::Result;
 use shoal_log::run_to_end;
+use shoal_tablets::gc::relocate::Progress;
 
-use crate::gc::relocate::Progress;
 use crate::store::Store;
 use crate::store::threads::Duty;
 

@@ -21,6 +21,7 @@ use shoal_common::problem::CheckProblem;
 use shoal_device::{Device, IoBuf, IoFuture};
 use shoal_image::superblock::Superblock;
 use shoal_image::{copies, space_image};
+use shoal_tablets::tablet::tree_io::{PoolPages, tree_of};
 use shoal_tree::layers::page as layers_page;
 use shoal_tree::layers::{Trees, is_tombstone};
 use shoal_tree::{PageRef, PageSource, Problem, ReadHint, Tree, Visitor};
@@ -29,7 +30,6 @@ use shoal_value::{Entry, decode_leaf_entry};
 use crate::maintenance::stored_kind::StoredKind;
 use crate::maintenance::verify::{entry_problem, page_problem, value_problems};
 use crate::store::{Inner, Store};
-use crate::tablet::tree_io::{PoolPages, tree_of};
 
 /// Leaves of one piece, at least two: a piece begins in the leaf where the last one ended.
 const LEAVES_AT_A_TIME: usize = 64;

@@ -25,8 +25,8 @@ use shoal_base::priority::{give_way, shorten_slice};
 use shoal_base::sync::atomic::Ordering;
 use shoal_base::task::block_on;
 use shoal_common::error::Result;
+use shoal_tablets::gc::relocate::Progress;
 
-use crate::gc::relocate::Progress;
 use crate::maintenance::apply_timer::ApplyTimer;
 use crate::maintenance::expire::REAPER_PERIOD;
 use crate::maintenance::own_space::SAVE_PERIOD;

@@ -11,6 +11,7 @@ use shoal_common::hidden_key::{PART, is_hidden};
 use shoal_common::key::{check_bucket, of_encoded, system_key};
 use shoal_common::object::BucketPage;
 use shoal_pool::Hint;
+use shoal_tablets::tablet::view::View;
 
 use crate::bucket::{BucketState, KnownBuckets, RECORD_PREFIX, record_key};
 use crate::read::get::{FoundEntry, is_unreadable};
@@ -18,7 +19,6 @@ use crate::read::list::{page_limit, successor};
 use crate::read::snapshot::Snapshot;
 use crate::read::streams::{Merge, TabletStream};
 use crate::store::{Inner, Store};
-use crate::tablet::view::View;
 
 /// About this number of bytes of records are read at a time.
 const RECORD_PAGE_BYTES: usize = 256 << 10;

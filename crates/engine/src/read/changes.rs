@@ -21,6 +21,9 @@ use shoal_common::injected_bug::{Bug, injected};
 use shoal_common::key::RESERVED;
 use shoal_common::key::{ObjectKey, of_encoded};
 use shoal_log::format::RecordKind;
+use shoal_tablets::tablet::damage;
+use shoal_tablets::tablet::tree_io::{PoolPages, tree_of};
+use shoal_tablets::tablet::view::View;
 use shoal_tree::layers::cursor::TreesCursor;
 use shoal_tree::{KnownPages, PageRef};
 
@@ -28,9 +31,6 @@ use crate::read::get::{FoundEntry, entry_of_leaf, entry_of_record};
 use crate::read::snapshot::{SNAPSHOT_PAGE_MAX, Snapshot};
 use crate::read::streams::{CHUNK_RECORDS, DAMAGED_RANGES_MAX, Pace, RecordQueue, gap_of_entry};
 use crate::store::Inner;
-use crate::tablet::damage;
-use crate::tablet::tree_io::{PoolPages, tree_of};
-use crate::tablet::view::View;
 
 /// A page of the base of a tablet: of level 1, or its only leaf. The same block and checksum at two versions are the same page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

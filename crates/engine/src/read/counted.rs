@@ -1,8 +1,8 @@
 //! Gets of one thread, which counts them in batches.
 
 use shoal_common::key::ObjectKey;
+use shoal_tablets::counters::OperationCounters;
 
-use crate::counters::OperationCounters;
 use crate::read::get::{ShortObject, TryGet};
 use crate::store::Store;
 

@@ -13,17 +13,17 @@ use shoal_common::key::ObjectKey;
 use shoal_common::object::{Attributes, ByteRange, Deadline, EndTime, Metadata, Object, ObjectInfo};
 use shoal_log::Record;
 use shoal_log::format::RecordKind;
+use shoal_memtable::hash_of;
+use shoal_memtable::read_cache::ReadCache;
 use shoal_pool::Hint;
+use shoal_tablets::counters::OperationCounters;
+use shoal_tablets::tablet::tree_io::{PoolPage, PoolPages, Remembers, tree_of};
+use shoal_tablets::tablet::view::View;
 use shoal_tree::Found;
 use shoal_tree::layers::{SearchState, Searched};
 use shoal_value::{Entry, Home, InlineEntry, Located, Meta, decode_metadata, split_leaf_entry};
 
-use crate::counters::OperationCounters;
 use crate::store::{Inner, Store};
-use crate::tablet::tree_io::{PoolPage, PoolPages, Remembers, tree_of};
-use crate::tablet::view::View;
-use shoal_memtable::hash_of;
-use shoal_memtable::read_cache::ReadCache;
 
 /// An object's entry, found under a view. Inline bytes refer to the record or to the leaf's frame.
 pub(crate) struct FoundEntry {

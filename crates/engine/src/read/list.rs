@@ -23,14 +23,14 @@ use shoal_common::error::{Error, Result};
 use shoal_common::injected_bug::{Bug, injected};
 use shoal_common::key::{ObjectKey, check_bucket, of_encoded};
 use shoal_common::object::{ListPage, ListRequest, Metadata, ObjectInfo};
+use shoal_tablets::tablet::snapshots::Frozen;
+use shoal_tablets::tablet::view::View;
 use shoal_tree::Root;
 use shoal_tree::layers::Trees;
 
 use crate::read::get::FoundEntry;
 use crate::read::streams::{DAMAGED_RANGES_MAX, Merge, TabletStream};
 use crate::store::{Inner, Store};
-use crate::tablet::snapshots::Frozen;
-use crate::tablet::view::View;
 
 /// Frames for pages of scans from which on a walk reads ahead: they hold the leaves of two pages with the longest entries, three in a leaf,
 /// and those of layers. In a smaller pool, leaves would be evicted before they are used.

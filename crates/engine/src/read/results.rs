@@ -6,12 +6,12 @@ use shoal_base::task::Boxed;
 use shoal_common::error::Result;
 use shoal_common::hidden_key::PART;
 use shoal_common::key::{RESERVED, RESULT_PREFIX, is_uncounted};
+use shoal_tablets::tablet::result_totals::ResultTotals;
 
 use crate::read::get::FoundEntry;
 use crate::read::list::successor;
 use crate::read::streams::{Merge, TabletStream};
 use crate::store::Store;
-use crate::tablet::result_totals::ResultTotals;
 
 /// Entries that the walk expects in a tablet: it reads ahead no further.
 const EXPECTED: usize = 64;

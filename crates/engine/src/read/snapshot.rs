@@ -10,11 +10,11 @@ use shoal_common::key::ObjectKey;
 use shoal_common::object::{ByteRange, ListPage, ListRequest, Metadata, Object, ObjectInfo};
 use shoal_log::run_to_end;
 use shoal_pool::Hint;
+use shoal_tablets::tablet::snapshots::{Frozen, Holding};
 
 use crate::read::get::{FoundEntry, check_single, is_unreadable};
 use crate::read::list::{list_page, walk_frozen};
 use crate::store::Store;
-use crate::tablet::snapshots::{Frozen, Holding};
 
 /// Objects of one [page](Snapshot::objects) of a snapshot at most.
 pub const SNAPSHOT_PAGE_MAX: usize = 1_000;

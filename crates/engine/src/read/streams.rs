@@ -19,16 +19,16 @@ use shoal_common::injected_bug::{Bug, injected};
 use shoal_common::key::RESERVED;
 use shoal_log::format::RecordKind;
 use shoal_log::{Committer, Record};
+use shoal_memtable::Memtable;
+use shoal_tablets::tablet::damage;
+use shoal_tablets::tablet::tree_io::{PoolPage, PoolPages, tree_of};
+use shoal_tablets::tablet::view::View;
 use shoal_tree::layers::Trees;
 use shoal_tree::layers::cursor::{DecidedKey, Next, TreesCursor};
 use shoal_tree::{Found, Gap};
 
 use crate::read::get::{FoundEntry, entry_of_leaf, entry_of_record, entry_without_value};
 use crate::store::Inner;
-use crate::tablet::damage;
-use crate::tablet::tree_io::{PoolPage, PoolPages, tree_of};
-use crate::tablet::view::View;
-use shoal_memtable::Memtable;
 
 /// Records of a memtable that are read at a time under its lock.
 pub(super) const CHUNK_RECORDS: usize = 512;

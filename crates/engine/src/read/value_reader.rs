@@ -10,12 +10,12 @@ use shoal_common::error::{Error, Result};
 use shoal_common::key::ObjectKey;
 use shoal_common::object::{ByteRange, ObjectInfo};
 use shoal_pool::Hint;
+use shoal_tablets::tablet::held::HoldsSpace;
+use shoal_tablets::tablet::view::View;
 use shoal_value::{Home, Located};
 
 use crate::read::get::FoundEntry;
 use crate::store::Store;
-use crate::tablet::held::HoldsSpace;
-use crate::tablet::view::View;
 
 /// Bytes of one piece of a value.
 const READ_PIECE_BYTES: u64 = 1 << 20;
@@ -35,8 +35,7 @@ impl Store {
         let info = inner.info(&found).await?;
         let (first, bytes) = range.within(info.bytes);
         let until_ns = inner.now_ns().saturating_add(HOLD_VIEW_NS);
-        let held: Arc<Holding> =
-            Arc::new(Mutex::new(Some(Arc::new(HeldView { _view: view, found, until_ns }))));
+        let held = Arc::new(Holding(Mutex::new(Some(Arc::new(HeldView { _view: view, found, until_ns })))));
         inner.tablets.held_streams.add(&held);
         Ok(Some(ValueReader { store: self.clone(), key: key.clone(), info, next: first, left: bytes, held }))
     }
@@ -50,11 +49,11 @@ struct HeldView {
 }
 
 /// The holding of one reader; `None` after its time has ended.
-type Holding = Mutex<Option<Arc<HeldView>>>;
+struct Holding(Mutex<Option<Arc<HeldView>>>);
 
 impl HoldsSpace for Holding {
     fn expire(&self, now_ns: u64) {
-        let expired = self.lock().take_if(|held| held.until_ns < now_ns);
+        let expired = self.0.lock().take_if(|held| held.until_ns < now_ns);
         drop(expired);
     }
 }
@@ -94,12 +93,12 @@ impl ValueReader {
             let inner = &*self.store.0;
             inner.check_open()?;
             inner.tablets.held_streams.expire(inner.now_ns());
-            let held = self.held.lock().clone();
+            let held = self.held.0.lock().clone();
             let held = match held {
                 Some(held) => held,
                 None => {
                     let held = Arc::new(self.look_again().await?);
-                    *self.held.lock() = Some(held.clone());
+                    *self.held.0.lock() = Some(held.clone());
                     held
                 }
             };

@@ -28,7 +28,7 @@ pub struct Closed {
 impl Inner {
     /// The number of records that only the log holds.
     fn records_left(&self) -> u64 {
-        let size = |tablet: &crate::tablet::view::Tablet| {
+        let size = |tablet: &shoal_tablets::tablet::view::Tablet| {
             let view = tablet.view();
             let frozen = view.frozen.as_ref().map_or(0, |memtable| memtable.size().records);
             view.active.size().records + frozen

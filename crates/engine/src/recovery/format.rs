@@ -15,11 +15,11 @@ use shoal_image::superblock::{self, FORMAT_VERSION, Superblock};
 use shoal_image::tablet_record::TabletRecord;
 use shoal_image::{copies, space_image};
 use shoal_log::{LogPlace, first_record};
+use shoal_tablets::growth::grow::zero;
+use shoal_tablets::growth::longer_log::PREPARED_FIRST;
 use shoal_tree::Root;
 use shoal_value::packed::Totals;
 
-use crate::growth::grow::zero;
-use crate::growth::longer_log::PREPARED_FIRST;
 use crate::store::Store;
 
 /// Blocks for objects in a new file, besides the minimum: 8 MiB.

@@ -22,30 +22,30 @@ use shoal_log::{
     BatchIndex, CommitStart, Committer, ExpiryClock, FoundBatch, FoundTime, Log, LogPlace, Numbered, Poison,
     Record, run_to_end,
 };
+use shoal_memtable::admission::{MemtableAdmission, records_max};
+use shoal_memtable::hash_of;
 use shoal_pool::Pool;
 use shoal_space::{FreeImage, Space};
 use shoal_space_manager::{DataBlocks, GrowthHistory, OwnSpace, SpaceManager, TREE_BLOCKS_PER_RECORD};
+use shoal_tablets::checkpoint::applier::Applier;
+use shoal_tablets::checkpoint::checkpointer::Checkpointer;
+use shoal_tablets::checkpoint::closing::Closing;
+use shoal_tablets::checkpoint::features::NamedFeatures;
+use shoal_tablets::checkpoint::publish::CEILING_STEP;
+use shoal_tablets::checkpoint::quiet::Quiet;
+use shoal_tablets::checkpoint::rate::MoveLimits;
+use shoal_tablets::growth::hold_room::{hold_room, make_holes};
+use shoal_tablets::tablet::tablets::Tablets;
+use shoal_tablets::tablet::withdraw::Memtables;
 use shoal_tree::layers::Layers;
 use shoal_value::{Entry, Home, adopting_runs, manifest_blocks, owned_runs};
 
-use crate::checkpoint::applier::Applier;
-use crate::checkpoint::checkpointer::Checkpointer;
-use crate::checkpoint::closing::Closing;
-use crate::checkpoint::features::NamedFeatures;
-use crate::checkpoint::publish::CEILING_STEP;
-use crate::checkpoint::quiet::Quiet;
-use crate::checkpoint::rate::MoveLimits;
 use crate::growth::at_opening::raise_cap;
-use crate::growth::hold_room::{hold_room, make_holes};
 use crate::maintenance::workers;
 use crate::recovery::read::Recovery;
 use crate::store::background::Maintenance;
 use crate::store::threads::Worker;
 use crate::store::{Inner, Store};
-use crate::tablet::tablets::Tablets;
-use crate::tablet::withdraw::Memtables;
-use shoal_memtable::admission::{MemtableAdmission, records_max};
-use shoal_memtable::hash_of;
 
 impl Store {
     /// Opens the store on `device` and recovers from a crash. With [`OpenOptions::read_only`] nothing is written to the
@@ -444,6 +444,9 @@ async fn replay(
             dropped.push(record.key().to_vec());
             continue;
         }
+        if record.adopts() && record.kind() == RecordKind::Put && dropped.is_some() {
+            take_lost_parts((device, pool), space, &mut record).await;
+        }
         space.reserve_recovered(reserved);
         record.set_reserved_blocks(reserved);
         let hash = hash_of(record.key());
@@ -454,6 +457,16 @@ async fn replay(
         space.release_reservation(growth.dropped.reserved_blocks);
     }
     Ok(())
+}
+
+/// Takes the runs that an object adopts and that count as free: a repair rebuilt the free space, and the pages that named the parts are
+/// lost. The object owns them at once (R44).
+async fn take_lost_parts((device, pool): (&Device, &Pool), space: &SpaceManager, record: &mut Record) {
+    let Ok((entry, _)) = Entry::decode(record.body_bytes()) else { return };
+    let (runs, _) = owned_runs(device, pool, &entry, record.lsn()).await;
+    let is_lost = |run: &Run| !record.owned().contains(run) && space.allocator().take(*run).is_ok();
+    let lost: Vec<Run> = runs.into_iter().filter(is_lost).collect();
+    record.own(lost);
 }
 
 /// The parts of `run` that lie in none of `unknown`, which are in ascending order and do not touch.

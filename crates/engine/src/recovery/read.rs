@@ -14,6 +14,7 @@ use shoal_log::format::RecordKind;
 use shoal_log::{FoundLog, read_log};
 use shoal_pool::{Pool, PoolOptions};
 use shoal_space::FreeImage;
+use shoal_tablets::tablet::tree_io::tree_of;
 use shoal_tree::Root;
 use shoal_tree::layers::page as layers_page;
 use shoal_tree::layers::{Layers, Trees};
@@ -21,7 +22,6 @@ use shoal_value::{Entry, verify_adopting, verify_direct};
 
 use crate::recovery::owners::Completeness;
 use crate::recovery::rebuild::rebuild_image;
-use crate::tablet::tree_io::tree_of;
 
 /// Frames of a pool at least, however small the configured cache is: an apply and a few reads need them.
 const FRAMES_MIN: usize = 64;

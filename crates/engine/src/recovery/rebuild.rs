@@ -11,6 +11,7 @@ use shoal_device::Device;
 use shoal_image::superblock::Superblock;
 use shoal_pool::Pool;
 use shoal_space::FreeImage;
+use shoal_tablets::tablet::tree_io::{PoolPages, tree_of};
 use shoal_tree::layers::{Layers, LayersRef, Trees};
 use shoal_tree::{PageRef, Problem, Visitor};
 use shoal_value::{Entry, decode_leaf_entry, owned_runs};
@@ -20,7 +21,6 @@ use crate::maintenance::verify::{entry_problem, page_problem, value_problems};
 use crate::recovery::owners::{Completeness, Owners, image_without};
 use crate::recovery::recount::TreeCount;
 use crate::recovery::report::CheckReport;
-use crate::tablet::tree_io::{PoolPages, tree_of};
 
 /// The free space according to the trees.
 ///

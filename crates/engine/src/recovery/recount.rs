@@ -8,17 +8,16 @@ use shoal_base::{Run, TabletId, blocks_for};
 use shoal_common::error::Result;
 use shoal_common::key::is_reserved;
 use shoal_pool::Pool;
+use shoal_tablets::checkpoint::checkpointer::Checkpointer;
+use shoal_tablets::checkpoint::new_tree::NewTree;
+use shoal_tablets::gc::liveness::LivenessOps;
+use shoal_tablets::tablet::tree_io::{PoolPages, tree_of};
+use shoal_tablets::tablet::view::Tablet;
 use shoal_tree::layers::Trees;
 use shoal_tree::layers::settled::Settled;
 use shoal_tree::{PageRef, Problem, Tree, Visitor};
 use shoal_value::packed::{RUN_BLOCKS_MAX, RunEntry, Totals, block_of_run_key};
 use shoal_value::{Entry, Home, decode_leaf_entry};
-
-use crate::checkpoint::checkpointer::Checkpointer;
-use crate::checkpoint::new_tree::NewTree;
-use crate::gc::liveness::LivenessOps;
-use crate::tablet::tree_io::{PoolPages, tree_of};
-use crate::tablet::view::Tablet;
 
 /// Values of one run that a tree names.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

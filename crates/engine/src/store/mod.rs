@@ -26,18 +26,18 @@ use shoal_image::copies;
 use shoal_image::layout::Layout;
 use shoal_image::losses::Losses;
 use shoal_log::{Log, run_to_end};
+use shoal_memtable::read_cache::ReadCache;
 use shoal_pool::Pool;
 use shoal_space_manager::{OwnSpace, Shortage, SpaceManager};
+use shoal_tablets::checkpoint::checkpointer::Checkpointer;
+use shoal_tablets::checkpoint::publish::Publication;
+use shoal_tablets::counters::OperationCounters;
+use shoal_tablets::gc::relocate::Relocator;
+use shoal_tablets::tablet::tablets::Tablets;
 
 use crate::bucket::Buckets;
-use crate::checkpoint::checkpointer::Checkpointer;
-use crate::checkpoint::publish::Changes;
-use crate::counters::OperationCounters;
-use crate::gc::relocate::Relocator;
 use crate::store::background::Maintenance;
 use crate::store::last_backup::BackupNote;
-use crate::tablet::tablets::Tablets;
-use shoal_memtable::read_cache::ReadCache;
 
 /// A write that finds too few blocks waits this often, for this time, if readers hold enough freed ones: a view that a task only
 /// looks at is gone in a moment, and its blocks are no reason to refuse the write.
@@ -201,7 +201,7 @@ impl Inner {
     /// Retries the writes that found no room: the superblock of the opening, then a batch of the log.
     pub(crate) async fn look_for_room(&self) -> Result<()> {
         if self.log.committer.room.awaits_opening() {
-            self.checkpointer.publish(Changes::default()).await?;
+            self.checkpointer.publish(Publication::default()).await?;
         }
         self.log.committer.seal().await;
         Ok(())

@@ -8,8 +8,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use shoal_base::sync::atomic::{AtomicBool, Ordering};
 use shoal_common::event::Bell;
-
-use crate::checkpoint::checkpointer::Helpers;
+use shoal_tablets::checkpoint::checkpointer::Helpers;
 
 /// A job of the store's threads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -4,15 +4,15 @@ use shoal_base::checksum::crc32c;
 use shoal_base::{BLOCK_BYTES, Lsn, Run};
 use shoal_device_sim::{Fault, FaultOp, Image};
 use shoal_space::FreeImage;
+use shoal_tablets::gc::relocate::{Emptied, HOLE_BLOCKS_MAX};
+use shoal_tablets::gc::rewrite::{Moves, Pressure, VictimRun};
+use shoal_tablets::tablet::tree_io::{PoolPages, tree_of};
 use shoal_testkit::bytes::patterned;
 use shoal_tree::fixtures as pages;
 use shoal_value::packed::{RunEntry, run_key};
 use shoal_value::{Entry, Home, Meta};
 use smallvec::SmallVec;
 
-use crate::gc::relocate::{Emptied, HOLE_BLOCKS_MAX};
-use crate::gc::rewrite::{Moves, Pressure, Victim};
-use crate::tablet::tree_io::{PoolPages, tree_of};
 use crate::testing::fixtures::{self, Fixture, environment, key, leaf_entry, newest, options};
 use crate::{CheckOptions, Error, ListRequest, ObjectKey, OpenOptions, PutOptions, Store, block_on, check};
 
@@ -88,7 +88,7 @@ fn liveness_of(store: &Store, block: u64) -> Option<RunEntry> {
 }
 
 /// The values read from a run that is to be rewritten.
-fn live(store: &Store, victim: Victim) -> Moves {
+fn live(store: &Store, victim: VictimRun) -> Moves {
     let tablet = &store.0.tablets.all()[0];
     let mut moves = Moves::default();
     block_on(store.0.checkpointer.read_live(tablet, &tablet.view().trees, vec![victim], &mut moves));
@@ -100,7 +100,7 @@ fn unreadable_packed_runs_are_skipped() {
     let (made, run) = half_dead();
     let store = made.open().unwrap();
     let entry = liveness_of(&store, run).unwrap();
-    let victim = || Victim { block: run, entry };
+    let victim = || VictimRun { block: run, entry };
     let whole = live(&store, victim());
     assert_eq!((whole.values.len(), whole.doubtful.len()), (entry.live_values as usize, 0));
     assert!(whole.values.len() > 3);
@@ -130,14 +130,14 @@ fn inconsistent_packed_runs_are_doubtful() {
     let store = made.open().unwrap();
     let entry = liveness_of(&store, run).unwrap();
     let doubted = |entry| {
-        let moves = live(&store, Victim { block: run, entry });
+        let moves = live(&store, VictimRun { block: run, entry });
         (moves.values.len(), format!("{:?}", moves.doubtful))
     };
     let doubt = |why: &str| (0, format!("[({run}, {why})]"));
     assert_eq!(doubted(RunEntry { values: entry.values + 1, ..entry }), doubt("Contents"), "another footer");
     assert_eq!(doubted(RunEntry { live_values: entry.live_values + 1, ..entry }), doubt("Count"));
     // A byte of a live value.
-    let alive = live(&store, Victim { block: run, entry }).values.remove(0);
+    let alive = live(&store, VictimRun { block: run, entry }).values.remove(0);
     let Home::Packed { at, .. } = alive.entry.home else { panic!("{:?}", alive.entry) };
     made.sim.corrupt(run + u64::from(at) / 4096, at as usize % 4096, 1);
     assert_eq!(doubted(entry), doubt("Contents"));

@@ -13,10 +13,10 @@ use shoal_device::{BlockDevice, Op, Submission};
 use shoal_device_sim::{Fault, FaultOp, Image, SimDevice, SimOptions};
 use shoal_log::format::{RecordKind, encode_record};
 use shoal_log::{Item, QueuedBatch, Record};
+use shoal_tablets::checkpoint::publish::Publication;
 use shoal_testkit::device::{Intercept, Intercepted};
 use shoal_testkit::task::{Wakes, poll_once};
 
-use crate::checkpoint::publish::Changes;
 use crate::testing::fixtures::{environment, open_in, options};
 use crate::{Error, FormatOptions, Store, block_on};
 
@@ -95,7 +95,7 @@ fn queue(store: &Store) -> Arc<Record> {
 fn a_commit_waits_for_a_flush_beside_it_and_shares_its_failure() {
     let (held, store) = opened(false);
     held.holds.store(true, Ordering::Relaxed);
-    let mut publish = pin!(store.0.checkpointer.publish(Changes::default()));
+    let mut publish = pin!(store.0.checkpointer.publish(Publication::default()));
     let failing = held.up_to(publish.as_mut(), Op::Flush);
     let record = queue(&store);
     let mut commit = pin!(store.0.log.committer.commit_all());
@@ -115,7 +115,7 @@ fn a_commit_waits_for_a_flush_beside_it_and_shares_its_failure() {
 fn a_commit_goes_on_when_the_flushes_before_its_end_ended_well() {
     let (held, store) = opened(false);
     held.holds.store(true, Ordering::Relaxed);
-    let mut publish = pin!(store.0.checkpointer.publish(Changes::default()));
+    let mut publish = pin!(store.0.checkpointer.publish(Publication::default()));
     let flush = held.up_to(publish.as_mut(), Op::Flush);
     let record = queue(&store);
     let mut commit = pin!(store.0.log.committer.commit_all());

@@ -9,9 +9,10 @@ use shoal_device_sim::{Image, SimDevice};
 use shoal_image::copies::{FoundCopies, read_newest};
 use shoal_image::space_image;
 use shoal_image::superblock::Superblock;
-use shoal_log::format::{BatchBuilder, BatchHeader, BatchTimes, EncodedRecord, RecordKind, encode_record};
-use shoal_log::{Record, read_log};
+use shoal_log::format::{BatchBuilder, BatchHeader, BatchTimes, EncodedRecord};
+use shoal_log::read_log;
 use shoal_space::FreeImage;
+use shoal_tablets::tablet::tree_io::tree_of;
 use shoal_testkit::device::quiet;
 use shoal_tree::fixtures::Made;
 use shoal_tree::{PageRef, Root, Tree};
@@ -19,7 +20,6 @@ use shoal_value::{Entry, Home, Meta};
 use smallvec::SmallVec;
 
 use crate::recovery::read::Recovery;
-use crate::tablet::tree_io::tree_of;
 use crate::{
     ByteRange, CheckOptions, CheckReport, Environment, FormatOptions, ObjectKey, OpenOptions, PutOptions,
     Result, Store, block_on, check,
@@ -82,12 +82,6 @@ pub(crate) fn put(store: &Store, key: &ObjectKey, value: impl Into<Vec<u8>>) {
 pub(crate) fn get(store: &Store, key: &ObjectKey) -> Result<Option<Vec<u8>>> {
     let object = block_on(store.get(key, ByteRange::ALL))?;
     Ok(object.map(|object| object.value.to_vec()))
-}
-
-/// The record of an empty object, as found by recovery.
-pub(crate) fn record(key: &[u8], lsn: u64) -> Arc<Record> {
-    let encoded = encode_record(RecordKind::Put, TabletId(0), key, &[], false);
-    Arc::new(Record::recovered(encoded, Lsn(lsn)))
 }
 
 /// The entry of an object without metadata.

@@ -13,4 +13,6 @@ mod refusal_tests;
 #[cfg(test)]
 mod space_image_tests;
 #[cfg(test)]
+mod tests;
+#[cfg(test)]
 mod warm_tests;

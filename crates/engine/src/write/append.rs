@@ -15,16 +15,16 @@ use shoal_common::key::ObjectKey;
 use shoal_common::object::{EndTime, RejectRules};
 use shoal_log::format::RecordKind;
 use shoal_log::{FETCHED, Item, Kept, QueuedBatch, Record, UNNUMBERED};
+use shoal_memtable::write_counts::WriteCounts;
+use shoal_memtable::{self as memtable, Growth};
 use shoal_space_manager::{ReadEpoch, Reservation};
+use shoal_tablets::tablet::view::{Tablet, View};
 use shoal_value::end_of;
 use smallvec::SmallVec;
 
 use crate::store::Inner;
-use crate::tablet::view::{Tablet, View};
 use crate::write::batch::{AdmittedBatch, PreparedRecord};
 use crate::write::watch::Watch;
-use shoal_memtable::write_counts::WriteCounts;
-use shoal_memtable::{self as memtable, Growth};
 
 /// The condition of a write batch at the moment at which it is queued.
 pub(crate) enum Condition<'a> {

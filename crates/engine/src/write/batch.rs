@@ -11,16 +11,16 @@ use shoal_common::key::ObjectKey;
 use shoal_common::object::PutOptions;
 use shoal_log::format::{RecordKind, RecordPlace, encode_placed, record_bytes};
 use shoal_log::{Kept, Record, RingSpace, ValueWrite};
+use shoal_memtable::{self as memtable, hash_of};
 use shoal_space_manager::{Extents, Reservation};
+use shoal_tablets::tablet::view::Tablet;
 use shoal_value::{Placement, placement_of};
 use smallvec::SmallVec;
 
 use crate::bucket::BucketState;
 use crate::store::Inner;
-use crate::tablet::view::Tablet;
 use crate::write::change::{Change, Outline};
 use crate::write::permit::Permit;
-use shoal_memtable::{self as memtable, hash_of};
 
 /// Records of one write batch at most: all of them are inserted into their memtables under the memtables' locks.
 pub(crate) const BATCH_RECORDS_MAX: usize = 65_536;

@@ -3,11 +3,11 @@
 use shoal_base::task::Boxed;
 use shoal_common::error::{Error, Result};
 use shoal_log::{Committer, run_to_end};
+use shoal_memtable::admission::{MemtablePermit, WaitingWrite};
+use shoal_tablets::checkpoint::applier::ApplyWait;
 
-use crate::checkpoint::applier::ApplyWait;
 use crate::store::Inner;
 use crate::store::threads::Duty;
-use shoal_memtable::admission::{MemtablePermit, WaitingWrite};
 
 /// A write batch's share of memtables and log. Dropped before the batch is queued, it frees the share.
 pub(crate) struct Permit<'a> {

@@ -13,13 +13,13 @@ use shoal_common::object::{DeleteResult, Metadata, PutOptions, PutResult, Reject
 use shoal_log::format::RecordKind;
 use shoal_log::{Kept, Record, ValueWrite};
 use shoal_space_manager::{Extents, Reservation, TREE_BLOCKS_PER_RECORD};
+use shoal_tablets::counters::OperationCounters;
 use shoal_value::{
     Entry, Home, Placement, ValueContent, encode_metadata, lay_out, manifest_blocks, place_of_metadata,
     placement_of,
 };
 use smallvec::SmallVec;
 
-use crate::counters::OperationCounters;
 use crate::store::{Inner, Store};
 use crate::write::batch::{Part, PreparedBatch};
 use crate::write::change::Placed;

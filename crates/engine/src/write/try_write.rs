@@ -10,10 +10,10 @@ use shoal_common::key::ObjectKey;
 use shoal_log::Record;
 use shoal_log::format::{RecordKind, RecordPlace, write_record};
 use shoal_space_manager::TREE_BLOCKS_PER_RECORD;
+use shoal_tablets::counters::OperationCounters;
 use shoal_value::{Entry, Home, Meta, Placement, placement_of};
 use smallvec::SmallVec;
 
-use crate::counters::OperationCounters;
 use crate::store::{Inner, Store};
 use crate::write::append::{Attempt, Condition};
 use crate::write::batch::{AdmittedBatch, PreparedBatch};

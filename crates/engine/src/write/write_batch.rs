@@ -10,10 +10,10 @@ use shoal_buffer::Buffer;
 use shoal_common::error::{Error, Result};
 use shoal_common::key::ObjectKey;
 use shoal_common::object::{Metadata, Object, PutOptions, RejectRules};
+use shoal_tablets::counters::OperationCounters;
 use smallvec::{SmallVec, smallvec};
 
 use crate::bucket::BucketState;
-use crate::counters::OperationCounters;
 use crate::store::{Inner, Store};
 use crate::write::append::{Attempt, Condition};
 use crate::write::batch::{Part, PreparedBatch};

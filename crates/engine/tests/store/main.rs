@@ -2,7 +2,7 @@
 //! be linked again, in three profiles (`cargo test`, the laboratory's, and with injected bugs).
 //!
 //! [`common`] has the shared helpers. The work of a store: [`model`], [`listing`], [`updating`], [`clocks`], [`expired`],
-//! [`attributes`], [`buckets`], [`write_batches`], [`transactions`], [`packed`], [`relocation`], [`gathering`], [`layers`], [`unsettled`], [`full`], [`identity`]; its threads: [`concurrency`],
+//! [`attributes`], [`buckets`], [`write_batches`], [`transactions`], [`packed`], [`relocation`], [`gathering`], [`layers`], [`unsettled`], [`full`], [`identity`], [`uploads`], [`uploads_crash`]; its threads: [`concurrency`],
 //! [`histories`], [`panics`]. The store after a clean stop: [`closing`]; after a crash: [`crash`], [`explore`]; on failing devices:
 //! [`faults`]; with wrong bytes: [`damage`], [`flips`], [`past_damage`], [`damage_work`], [`hostile`], [`scrub`], [`repair`]; from other
 //! programs: [`golden`], [`upgrade`], [`format_refusal`]; on a device that cannot be written: [`read_only`]. Under writes: [`snapshots`].
@@ -52,4 +52,6 @@ mod transactions;
 mod unsettled;
 mod updating;
 mod upgrade;
+mod uploads;
+mod uploads_crash;
 mod write_batches;

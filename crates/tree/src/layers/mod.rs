@@ -2,7 +2,7 @@
 //!
 //! An apply whose records are too sparse over the leaves of the base writes them as a new layer: a small tree with full pages (a *sorted
 //! run* in the words of log-structured stores). Later the layers are compacted into the base, slice by slice
-//! (`crates/engine/src/compaction/mod.rs`). For each key the newest tree that has an entry decides (INV-26); an entry without a body is a
+//! (`crates/tablets/src/compaction/mod.rs`). For each key the newest tree that has an entry decides (INV-26); an entry without a body is a
 //! tombstone: the key does not exist, regardless of older trees. An apply frees the value that an entry shadows in the same publish
 //! (INV-27), so blocks in use are those of deciding entries, and a compaction frees pages only. A value in a leaf frees nothing: its entry may
 //! be shadowed unread ([`settled`]).

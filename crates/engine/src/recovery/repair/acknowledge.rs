@@ -8,14 +8,14 @@ use bytes::Bytes;
 use shoal_base::list::DamagedRange;
 use shoal_common::error::{Error, Result};
 use shoal_space_manager::TREE_BLOCKS_PER_RECORD;
+use shoal_tablets::checkpoint::checkpointer::Checkpointer;
+use shoal_tablets::compaction::GivenUp;
+use shoal_tablets::gc::rewrite::Moves;
+use shoal_tablets::tablet::damage::Unread;
+use shoal_tablets::tablet::tree_io::tree_of;
+use shoal_tablets::tablet::view::Tablet;
 
-use crate::checkpoint::checkpointer::Checkpointer;
-use crate::compaction::GivenUp;
-use crate::gc::rewrite::Moves;
 use crate::recovery::repair::gaps::gaps_of;
-use crate::tablet::damage::Unread;
-use crate::tablet::tree_io::tree_of;
-use crate::tablet::view::Tablet;
 
 /// Gives up the keys that the tablet's tree lost, durably, and returns their ranges and the known ones of the
 /// keys. The memtables must have been applied.

@@ -12,6 +12,8 @@ use shoal_common::options::OpenOptions;
 use shoal_device::Device;
 use shoal_log::format::RecordKind;
 use shoal_pool::Pool;
+use shoal_tablets::tablet::damage;
+use shoal_tablets::tablet::tree_io::{PoolPages, owner_of, tree_of};
 use shoal_tree::layers::Trees;
 use shoal_tree::layers::page as layers_page;
 use shoal_tree::layers::walk::{DamagedPlace, WalkedTrees};
@@ -30,8 +32,6 @@ use crate::recovery::repair::gaps::{KeyRanges, gaps_at, gaps_of};
 use crate::recovery::repair::hidden::Hidden;
 use crate::recovery::repair::repair;
 use crate::recovery::report::{CheckOptions, CheckReport, PROBLEMS_MAX};
-use crate::tablet::damage;
-use crate::tablet::tree_io::{PoolPages, owner_of, tree_of};
 
 /// Footers of packed runs that are read at a time.
 const FOOTERS_AT_A_TIME: usize = 64;

@@ -8,6 +8,7 @@ use shoal_base::TabletId;
 use shoal_common::error::Result;
 use shoal_image::superblock::Superblock;
 use shoal_pool::Pool;
+use shoal_tablets::tablet::tree_io::tree_of;
 use shoal_tree::layers::Trees;
 use shoal_tree::layers::walk::DamagedPlace;
 
@@ -17,7 +18,6 @@ use crate::recovery::recount::{Counted, count_trees};
 use crate::recovery::repair::gaps::{KeyRanges, are_still_damaged, gaps_of};
 use crate::recovery::repair::hidden::{Hidden, HiddenObjects};
 use crate::recovery::repair::tree_salvage::MayBeLost;
-use crate::tablet::tree_io::tree_of;
 
 /// The findings for one tablet.
 pub(crate) struct TabletFindings {

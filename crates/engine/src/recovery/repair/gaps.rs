@@ -1,9 +1,8 @@
 //! The ranges of keys that damage hides.
 
-use shoal_pool::Pool;
-
-use crate::tablet::tree_io::{PoolPages, Remembers, tree_of};
 use shoal_common::error::Result;
+use shoal_pool::Pool;
+use shoal_tablets::tablet::tree_io::{PoolPages, Remembers, tree_of};
 use shoal_tree::layers::Trees;
 use shoal_tree::layers::cursor::TreesCursor;
 use shoal_tree::layers::walk::DamagedPlace;

@@ -29,10 +29,10 @@ use shoal_common::key::{ObjectKey, name, of_encoded};
 use shoal_image::losses::Losses;
 use shoal_log::format::{BatchHeader, EncodedRecord, RecordKind};
 use shoal_log::{LogPlace, Ring};
+use shoal_tablets::checkpoint::publish::Publication;
 use shoal_value::{Entry, Home, read_direct};
 
 use crate::bucket::is_record;
-use crate::checkpoint::publish::Changes as Published;
 use crate::recovery::read::Recovery;
 use crate::recovery::repair::tree_salvage::{Batches, Found, batch_before, contents, read_batch};
 use crate::recovery::report::CheckReport;
@@ -323,7 +323,7 @@ impl Store {
         if report.losses != before {
             // The superblock counts the lost records already.
             let more = Losses { lost: report.losses.lost - before.lost, ..report.losses };
-            self.0.checkpointer.publish(Published { losses: Some(more), ..Published::default() }).await?;
+            self.0.checkpointer.publish(Publication { losses: Some(more), ..Publication::default() }).await?;
         }
         Ok(())
     }

@@ -367,7 +367,7 @@ fn promised_records_after_newest_batch_are_reported() {
         places.push(head(&store));
         perform(&store, &vec![(turn, Some(value(turn, 50)))]);
     }
-    block_on(store.0.checkpointer.publish(crate::checkpoint::publish::Changes::default())).unwrap();
+    block_on(store.0.checkpointer.publish(Publication::default())).unwrap();
     drop(store);
     for lost in [1, 5] {
         sim.corrupt(ring(&device).block(places[lost]), 90, 0x40);

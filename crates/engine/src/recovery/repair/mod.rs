@@ -24,11 +24,13 @@ use shoal_image::losses::Losses;
 use shoal_image::superblock::Superblock;
 use shoal_image::{copies, space_image};
 use shoal_space::FreeImage;
+use shoal_tablets::checkpoint::publish::Publication;
+use shoal_tablets::compaction::GivenUp;
+use shoal_tablets::tablet::damage;
+use shoal_tablets::tablet::tree_io::tree_of;
 use shoal_tree::layers::page as layers_page;
 use shoal_tree::layers::{Layers, Trees};
 
-use crate::checkpoint::publish::Changes as Published;
-use crate::compaction::GivenUp;
 use crate::maintenance::stored_kind::StoredKind;
 use crate::recovery::owners::Completeness;
 use crate::recovery::read::Recovery;
@@ -41,8 +43,6 @@ use crate::recovery::repair::log_salvage::{LogSalvage, read_log_salvage};
 use crate::recovery::repair::tree_salvage::{Known, held_bytes_max, read_known, read_ring};
 use crate::recovery::report::{CheckOptions, CheckReport, PROBLEMS_MAX};
 use crate::store::Store;
-use crate::tablet::damage;
-use crate::tablet::tree_io::tree_of;
 
 /// The warning before the first write to a store with a cut log: from then on the batches after the damage are in
 /// memory only.
@@ -336,7 +336,7 @@ async fn remember_losses(store: &Store, count: u64, report: &mut CheckReport) ->
         "acknowledged: at most {count} object(s) are lost; a range whose objects nobody has counted counts as one"
     ));
     let losses = Some(Losses { lost: count, ..Losses::default() });
-    store.0.checkpointer.publish(Published { losses, ..Published::default() }).await.map(|_| ())
+    store.0.checkpointer.publish(Publication { losses, ..Publication::default() }).await.map(|_| ())
 }
 
 /// Applies every tablet, one after the other, even where one fails.

@@ -20,6 +20,7 @@ use shoal_common::object::{Deadline, PutOptions, RejectRules};
 use shoal_device::{Device, IoBuf};
 use shoal_log::format::{BatchHeader, EncodedRecord, RecordKind, check_batch, peek_header};
 use shoal_log::{LogPlace, Ring, decode_records};
+use shoal_tablets::tablet::tree_io::{PoolPages, tree_of};
 use shoal_value::{Entry, Home, Meta, decode_metadata, split_leaf_entry, verify_direct};
 
 use crate::bucket::is_record;
@@ -28,7 +29,6 @@ use crate::recovery::repair::gaps::KeyRanges;
 use crate::recovery::repair::hidden::HiddenObjects;
 use crate::recovery::report::CheckReport;
 use crate::store::{Inner, Store};
-use crate::tablet::tree_io::{PoolPages, tree_of};
 use crate::write::write_batch::{Write, WriteBatch};
 
 /// Bytes of keys and records that a repair holds at most, unless the cache is larger. Older records are not restored,

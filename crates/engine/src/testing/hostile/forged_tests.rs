@@ -5,13 +5,13 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use shoal_base::object::RejectRules;
 use shoal_device::IoBuf;
+use shoal_tablets::gc::relocate::{Emptied, HOLE_BLOCKS_MAX};
 use shoal_tree::layers::{Layers, LayersRef, page as layers_page};
 use shoal_tree::{ENTRIES_MAX, PageRef, Root, fixtures as pages};
 use shoal_value::Home;
 
 use super::*;
 use crate::Error;
-use crate::gc::relocate::{Emptied, HOLE_BLOCKS_MAX};
 use crate::testing::fixtures::{Fixture, entry, key as named, leaf_entry};
 
 /// Leaves of a forged tree, and entries of each.

@@ -15,12 +15,12 @@ use shoal_common::key::ObjectKey;
 use shoal_common::object::{Metadata, Object};
 use shoal_log::format::RecordKind;
 use shoal_pool::Hint;
+use shoal_tablets::tablet::view::Tablet;
 use shoal_value::{Entry, Home, Meta};
 use smallvec::SmallVec;
 
 use crate::read::get::{FoundEntry, check_single, entry_of_record, is_unreadable};
 use crate::store::Inner;
-use crate::tablet::view::Tablet;
 use crate::write::append::Seen;
 use crate::write::change::ReadLevel;
 

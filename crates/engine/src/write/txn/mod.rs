@@ -19,10 +19,11 @@ use shoal_common::error::{Error, Result};
 use shoal_common::injected_bug::{Bug, injected};
 use shoal_common::key::ObjectKey;
 use shoal_common::object::{Deadline, EndTime, Expiry, Object};
+use shoal_memtable::turns::Tries;
+use shoal_tablets::counters::OperationCounters;
 use smallvec::{SmallVec, smallvec};
 
 use crate::bucket::BucketState;
-use crate::counters::OperationCounters;
 use crate::store::{Inner, Store};
 use crate::write::append::{Attempt, Condition};
 use crate::write::batch::{Part, PreparedBatch};
@@ -31,7 +32,6 @@ use crate::write::ticket::Ticket;
 use crate::write::txn::dedup::ResultSlot;
 use crate::write::txn::look::{Admit, Looked};
 use crate::write::watch::Watch;
-use shoal_memtable::turns::Tries;
 
 /// The result of a transaction that was done.
 #[derive(Debug)]

@@ -4,7 +4,7 @@
 //! leaves the record with its deadline: the reaper does the rest.
 
 use shoal_base::task::Boxed;
-use shoal_common::error::Result;
+use shoal_common::error::{Error, Result};
 use shoal_common::hidden_key::{part_key, upload_key};
 use shoal_common::key::{Bucket, ObjectKey};
 use shoal_common::object::Attributes;
@@ -17,7 +17,7 @@ use crate::write::change::ReadLevel;
 use crate::write::txn::Reaped;
 use crate::write::upload::complete::kept_for_a_while;
 
-/// Parts that one batch deletes.
+/// Parts that one batch deletes at most.
 const PARTS_AT_A_TIME: usize = 256;
 /// Uploads into a bucket that are aborted at a time.
 const UPLOADS_AT_A_TIME: usize = 100;
@@ -83,12 +83,18 @@ impl Inner {
 
     /// Deletes the parts of an upload that is not open, and its record.
     async fn remove_upload(&self, upload: &Upload, key: &ObjectKey) -> Result<()> {
-        let mut after = 0;
+        let (mut after, mut at_a_time) = (0, PARTS_AT_A_TIME);
         loop {
-            let numbers = self.part_numbers(upload, after, PARTS_AT_A_TIME).await?;
+            let numbers = self.part_numbers(upload, after, at_a_time).await?;
             let Some(&last) = numbers.last() else { break };
-            while !self.delete_parts(upload, &numbers).await? {}
-            after = last;
+            match self.delete_parts(upload, &numbers).await {
+                Ok(true) => after = last,
+                // A part changed meanwhile.
+                Ok(false) => {}
+                // The reserve has room for fewer deletes (R3).
+                Err(Error::Full { .. }) if at_a_time > 1 => at_a_time /= 2,
+                Err(error) => return Err(error),
+            }
         }
         let mut batch = PreparedBatch::new(self);
         batch.delete(key, Part::LAST).await?;

@@ -97,13 +97,15 @@ impl Store {
                     _ => return Err(upload.missing()),
                 }
                 let mut seen = SeenKeys::default();
+                let manifest = inner.see_parts(upload, parts, &mut seen).await?;
                 if let Some(judge) = options.judge {
                     let present = inner.see_object(&upload.key, &mut seen).await?;
                     if let Err(refused) = judge(present.as_ref()) {
                         return Ok(Completing::Refused(refused));
                     }
                 }
-                if let Some(version) = inner.try_complete(upload, parts, &options, (record, seen)).await? {
+                let tried = inner.try_complete(upload, &options, manifest, (record, seen)).await?;
+                if let Some(version) = tried {
                     return Ok(Completing::Done(Completed { version, answer: options.answer }));
                 }
                 tries.conflict();
@@ -127,11 +129,10 @@ impl Inner {
     async fn try_complete<E>(
         &self,
         upload: &Upload,
-        parts: &[PartRef],
         options: &CompleteOptions<'_, E>,
+        mut manifest: JoinedManifest,
         (record, mut seen): (SeenUpload, SeenKeys),
     ) -> Result<Option<Lsn>> {
-        let mut manifest = self.see_parts(upload, parts, &mut seen).await?;
         let put = PutOptions { metadata: options.metadata.clone(), ..PutOptions::default() };
         self.name_features_of(&options.metadata)?;
         self.name_uploads()?;

@@ -11,13 +11,13 @@ use shoal_common::upload::{PART_METADATA_BYTES_MAX, Upload, UploadState, check_p
 use shoal_value::{NOTE_BYTES_MAX, ValueContent, encode_metadata};
 use smallvec::smallvec;
 
-use crate::counters::OperationCounters;
 use crate::store::{Inner, Store};
 use crate::write::change::{Change, Placed, ReadLevel};
 use crate::write::receive_buffer::{ReceiveBuffer, ReceivedValue};
 use crate::write::txn::{Decision, TransactOptions};
 use crate::write::upload::decode_record;
 use crate::write::value_writer::ValueWriter;
+use shoal_tablets::counters::OperationCounters;
 
 /// The value of a part, of at most 4 MiB.
 pub enum PartValue {

@@ -1,8 +1,0 @@
-//! Garbage collection of values: packed runs with few live bytes are rewritten, and groups of blocks are emptied.
-//!
-//! Reading order: [`liveness`] (the live values of packed runs), [`rewrite`] (the choice of runs that an apply rewrites),
-//! [`relocate`] (an apply that empties whole groups).
-
-pub(crate) mod liveness;
-pub(crate) mod relocate;
-pub(crate) mod rewrite;
