@@ -1,6 +1,7 @@
 """A session of boto3 against the server that the environment names (see `.ci/s3-clients`)."""
 
 import hashlib
+import json
 import os
 import tempfile
 import threading
@@ -291,6 +292,21 @@ def acls(s3):
     s3.delete_bucket_ownership_controls(Bucket=BUCKET)
 
 
+def policies(s3):
+    """A policy that lets everybody read a prefix."""
+    refused("NoSuchBucketPolicy", s3.get_bucket_policy, Bucket=BUCKET)
+    s3.put_object(Bucket=BUCKET, Key="open/k", Body=b"seen")
+    allow = {"Effect": "Allow", "Principal": "*", "Action": "s3:GetObject", "Resource": f"arn:aws:s3:::{BUCKET}/open/*"}
+    policy = json.dumps({"Version": "2012-10-17", "Statement": [allow]})
+    s3.put_bucket_policy(Bucket=BUCKET, Policy=policy)
+    assert json.loads(s3.get_bucket_policy(Bucket=BUCKET)["Policy"]) == json.loads(policy)
+    assert s3.get_bucket_policy_status(Bucket=BUCKET)["PolicyStatus"]["IsPublic"]
+    base = f"{s3.meta.endpoint_url}/{BUCKET}"
+    assert urllib.request.urlopen(f"{base}/open/k").read() == b"seen" and status(f"{base}/private") == 403
+    s3.delete_bucket_policy(Bucket=BUCKET)
+    assert status(f"{base}/open/k") == 403
+
+
 def access(s3):
     """Presigned URLs, a wrong key, a wrong secret, no signature, grants."""
     s3.put_object(Bucket=BUCKET, Key="p", Body=b"presigned")
@@ -332,7 +348,7 @@ def main():
     s3.head_bucket(Bucket=BUCKET)
     assert BUCKET in [bucket["Name"] for bucket in s3.list_buckets()["Buckets"]]
     assert s3.get_bucket_location(Bucket=BUCKET)["LocationConstraint"] is None
-    for part in (values, checksums, lists, conditions, copies, uploads, large_files, access, forms, pages, acls):
+    for part in (values, checksums, lists, conditions, copies, uploads, large_files, access, forms, pages, acls, policies):
         part(s3)
         print(f"  {part.__doc__}")
     refused("BucketNotEmpty", s3.delete_bucket, Bucket=BUCKET)

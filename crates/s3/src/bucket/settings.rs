@@ -1,6 +1,7 @@
 //! The settings of buckets: items of their records. Each operation reads, replaces or removes one of them.
 
-use http::{HeaderMap, Method, StatusCode};
+use http::header::CONTENT_TYPE;
+use http::{HeaderMap, HeaderValue, Method, StatusCode};
 
 use shoal_engine::BucketConfig;
 
@@ -10,7 +11,10 @@ use crate::access::acl::CannedAcl;
 use crate::access::cors::{CorsRule, cors_headers, decode_cors, encode_cors, preflight};
 use crate::access::documents::acl::parse_acl;
 use crate::access::documents::cors::{parse_cors, write_cors};
+use crate::access::policy::BucketPolicy;
 use crate::answer::S3Answer;
+use crate::answer::body::S3Body;
+use crate::answer::result::policy_status;
 use crate::request::error::{ErrorCode, S3Error, S3Result};
 use crate::request::headers::header;
 use crate::serve::call::S3Call;
@@ -112,6 +116,41 @@ pub(crate) async fn put_acl(state: &S3State, mut call: S3Call) -> S3Result<S3Ans
 /// The item that stores the ACL of a bucket. That of a private one takes no bytes.
 pub(super) fn acl_item(acl: CannedAcl) -> Option<Vec<u8>> {
     (acl != CannedAcl::default()).then(|| vec![acl as u8])
+}
+
+/// GetBucketPolicy: the document as it came.
+pub(crate) fn get_policy(call: &S3Call) -> S3Result<S3Answer> {
+    let policy = call.found.items().and_then(|items| items.get(item::POLICY));
+    let policy = policy.ok_or(ErrorCode::NoSuchBucketPolicy)?;
+    let mut answer = S3Answer::empty(StatusCode::OK);
+    answer.headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    answer.body = S3Body::of_document(policy.to_vec());
+    Ok(answer)
+}
+
+/// GetBucketPolicyStatus.
+pub(crate) fn get_policy_status(call: &S3Call) -> S3Result<S3Answer> {
+    let policy = call.found.access.as_ref().and_then(|access| access.policy.as_ref());
+    let policy = policy.ok_or(ErrorCode::NoSuchBucketPolicy)?;
+    Ok(S3Answer::xml(policy_status(policy.is_public())))
+}
+
+/// PutBucketPolicy.
+pub(crate) async fn put_policy(state: &S3State, mut call: S3Call) -> S3Result<S3Answer> {
+    let document = call.document(state).await?;
+    let policy = BucketPolicy::parse(&document, call.bucket())?;
+    let blocks = call.found.access.as_ref().is_some_and(|access| access.block.block_policy);
+    if blocks && policy.is_public() {
+        let why = "Access Denied: the bucket's public access block refuses public policies.";
+        return Err(S3Error::new(ErrorCode::AccessDenied, why));
+    }
+    set(state, &call, item::POLICY, Some(document)).await?;
+    Ok(S3Answer::empty(StatusCode::NO_CONTENT))
+}
+
+/// DeleteBucketPolicy.
+pub(crate) async fn delete_policy(state: &S3State, call: S3Call) -> S3Result<S3Answer> {
+    set(state, &call, item::POLICY, None).await
 }
 
 /// GetPublicAccessBlock.

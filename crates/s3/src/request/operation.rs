@@ -119,10 +119,10 @@ operations! {
     DELETE Bucket "tagging" "" DeleteBucketTagging Bucket NoBody, Later;
     GET Bucket "acl" "" GetBucketAcl Bucket NoBody, Served;
     PUT Bucket "acl" "" PutBucketAcl Bucket Document(SMALL_BYTES_MAX), Served;
-    GET Bucket "policy" "" GetBucketPolicy Bucket NoBody, Later;
-    PUT Bucket "policy" "" PutBucketPolicy Bucket Document(20 << 10), Later;
-    DELETE Bucket "policy" "" DeleteBucketPolicy Bucket NoBody, Later;
-    GET Bucket "policyStatus" "" GetBucketPolicyStatus Bucket NoBody, Later;
+    GET Bucket "policy" "" GetBucketPolicy Bucket NoBody, Served;
+    PUT Bucket "policy" "" PutBucketPolicy Bucket Document(20 << 10), Served;
+    DELETE Bucket "policy" "" DeleteBucketPolicy Bucket NoBody, Served;
+    GET Bucket "policyStatus" "" GetBucketPolicyStatus Bucket NoBody, Served;
     GET Bucket "cors" "" GetBucketCors Bucket NoBody, Served;
     PUT Bucket "cors" "" PutBucketCors Bucket Document(SMALL_BYTES_MAX), Served;
     DELETE Bucket "cors" "" DeleteBucketCors Bucket NoBody, Served;

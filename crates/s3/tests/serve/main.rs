@@ -14,6 +14,7 @@ mod forms;
 mod lists;
 mod objects;
 mod permissions;
+mod policies;
 mod race;
 mod support;
 mod upload_lists;

@@ -21,6 +21,10 @@ const REQUESTS: &[(&str, &str, &str, &str, &str, &str)] = &[
     ("GetBucketVersioning", "GET", "/films?versioning", "", "", "known"),
     ("GetBucketAcl", "GET", "/films?acl", "", "", "bucket bucket"),
     ("PutBucketAcl", "PUT", "/films?acl", "", "", "bucket bucket"),
+    ("GetBucketPolicy", "GET", "/films?policy", "", "", "bucket bucket"),
+    ("PutBucketPolicy", "PUT", "/films?policy", "", POLICY, "bucket bucket"),
+    ("GetBucketPolicyStatus", "GET", "/films?policyStatus", "", "", "bucket bucket"),
+    ("DeleteBucketPolicy", "DELETE", "/films?policy", "", "", "bucket bucket"),
     ("GetPublicAccessBlock", "GET", "/films?publicAccessBlock", "", "", "bucket bucket"),
     ("PutPublicAccessBlock", "PUT", "/films?publicAccessBlock", "", BLOCK, "bucket bucket"),
     ("DeletePublicAccessBlock", "DELETE", "/films?publicAccessBlock", "", "", "bucket bucket"),
@@ -74,6 +78,9 @@ const REQUESTS: &[(&str, &str, &str, &str, &str, &str)] = &[
 
 /// No upload has this part: the request is let in, and changes nothing.
 const COMPLETE: &str = "<CompleteMultipartUpload><Part><PartNumber>9</PartNumber><ETag>e</ETag></Part></CompleteMultipartUpload>";
+
+/// It is about nobody of the matrix.
+const POLICY: &str = r#"{"Statement": {"Effect": "Allow", "Principal": {"AWS": "NOBODY"}, "Action": "s3:*", "Resource": "arn:aws:s3:::films/*"}}"#;
 
 const BLOCK: &str = "<PublicAccessBlockConfiguration></PublicAccessBlockConfiguration>";
 
