@@ -94,7 +94,11 @@ fn s3(arguments: &Arguments) -> Result<Option<S3Settings>, Usage> {
         is_named,
         region,
         domains: arguments.s3_domain.clone().unwrap_or_default(),
-        upload_life: parse_duration("--s3-upload-life", arguments.s3_upload_life.as_deref(), shoal_s3::UPLOAD_LIFE)?,
+        upload_life: parse_duration(
+            "--s3-upload-life",
+            arguments.s3_upload_life.as_deref(),
+            shoal_s3::UPLOAD_LIFE,
+        )?,
     }))
 }
 

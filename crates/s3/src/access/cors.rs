@@ -212,7 +212,7 @@ mod tests {
             max_age_s: Some(60),
             ..CorsRule::default()
         };
-        let stored = encode_cors(&[rule.clone()]);
+        let stored = encode_cors(std::slice::from_ref(&rule));
         let document = include_str!("../../../../docs/format/s3.md");
         let example = document.split("```\n").nth(3).unwrap();
         let bytes = example.split_whitespace().map(|byte| u8::from_str_radix(byte, 16).unwrap());

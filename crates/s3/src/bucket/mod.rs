@@ -29,6 +29,8 @@ mod item {
     pub(super) const POLICY: u8 = 3;
     /// The rules for browsers.
     pub(super) const CORS: u8 = 4;
+    /// The tags.
+    pub(super) const TAGS: u8 = 7;
     /// The public access block.
     pub(super) const BLOCK: u8 = 10;
     /// The ownership controls.
@@ -109,12 +111,15 @@ fn new_config(owner: &str, etags: EtagScheme) -> BucketConfig {
     config
 }
 
+/// The settings about access in one state of a bucket.
+type AccessOfState = (Arc<BucketState>, Arc<BucketAccess>);
+
 /// Looks buckets up. Those without records are remembered for a short time.
 pub(crate) struct Buckets {
     /// Buckets without records that had objects, and the moment until which that counts.
     seen: Mutex<HashMap<String, u64>>,
     /// The settings about access of buckets that have some, with the states from which they were read.
-    access: Mutex<HashMap<String, (Arc<BucketState>, Arc<BucketAccess>)>>,
+    access: Mutex<HashMap<String, AccessOfState>>,
     clock: Arc<dyn Clock>,
 }
 

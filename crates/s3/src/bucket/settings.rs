@@ -15,6 +15,8 @@ use crate::access::policy::BucketPolicy;
 use crate::answer::S3Answer;
 use crate::answer::body::S3Body;
 use crate::answer::result::policy_status;
+use crate::object::documents::tagging::{parse_tagging, write_tagging};
+use crate::object::tags::{BUCKET_TAGS_MAX, TagSet};
 use crate::request::error::{ErrorCode, S3Error, S3Result};
 use crate::request::headers::header;
 use crate::serve::call::S3Call;
@@ -151,6 +153,25 @@ pub(crate) async fn put_policy(state: &S3State, mut call: S3Call) -> S3Result<S3
 /// DeleteBucketPolicy.
 pub(crate) async fn delete_policy(state: &S3State, call: S3Call) -> S3Result<S3Answer> {
     set(state, &call, item::POLICY, None).await
+}
+
+/// GetBucketTagging.
+pub(crate) fn get_tags(call: &S3Call) -> S3Result<S3Answer> {
+    let tags = call.found.setting(item::TAGS, TagSet::of_attribute)?.ok_or(ErrorCode::NoSuchTagSet)?;
+    Ok(S3Answer::xml(write_tagging(&tags)))
+}
+
+/// PutBucketTagging. No tags are as none.
+pub(crate) async fn put_tags(state: &S3State, mut call: S3Call) -> S3Result<S3Answer> {
+    let tags = parse_tagging(&call.document(state).await?, BUCKET_TAGS_MAX)?;
+    let stored = (!tags.pairs().is_empty()).then(|| tags.attribute());
+    set(state, &call, item::TAGS, stored).await?;
+    Ok(S3Answer::empty(StatusCode::NO_CONTENT))
+}
+
+/// DeleteBucketTagging.
+pub(crate) async fn delete_tags(state: &S3State, call: S3Call) -> S3Result<S3Answer> {
+    set(state, &call, item::TAGS, None).await
 }
 
 /// GetPublicAccessBlock.

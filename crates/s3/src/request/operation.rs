@@ -114,9 +114,9 @@ operations! {
     GET Bucket "uploads" "" ListMultipartUploads List NoBody, Served;
     GET Bucket "versions" "" ListObjectVersions List NoBody, Served;
     POST Bucket "delete" "" DeleteObjects Delete Document(XML_BYTES_MAX), Served;
-    GET Bucket "tagging" "" GetBucketTagging Bucket NoBody, Later;
-    PUT Bucket "tagging" "" PutBucketTagging Bucket Document(SMALL_BYTES_MAX), Later;
-    DELETE Bucket "tagging" "" DeleteBucketTagging Bucket NoBody, Later;
+    GET Bucket "tagging" "" GetBucketTagging Bucket NoBody, Served;
+    PUT Bucket "tagging" "" PutBucketTagging Bucket Document(SMALL_BYTES_MAX), Served;
+    DELETE Bucket "tagging" "" DeleteBucketTagging Bucket NoBody, Served;
     GET Bucket "acl" "" GetBucketAcl Bucket NoBody, Served;
     PUT Bucket "acl" "" PutBucketAcl Bucket Document(SMALL_BYTES_MAX), Served;
     GET Bucket "policy" "" GetBucketPolicy Bucket NoBody, Served;

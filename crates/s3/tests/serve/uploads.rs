@@ -20,7 +20,7 @@ fn etag(reply: &Reply) -> String {
 
 /// The ETag of an upload of these parts.
 fn joined_etag(parts: &[&[u8]]) -> String {
-    let sums: Vec<u8> = parts.iter().flat_map(|part| Md5::digest(part)).collect();
+    let sums: Vec<u8> = parts.iter().flat_map(Md5::digest).collect();
     format!("\"{}-{}\"", hex(&Md5::digest(&sums)), parts.len())
 }
 
