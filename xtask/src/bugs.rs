@@ -139,6 +139,8 @@ const HUNTS: &[Hunt] = &[
     ("LongerRingFree", STORE, "growing::log_size_follows_growth"),
     ("PunchedBeforePublish", STORE, "relocation::every_crash_beside_holes_leaves_all_objects"),
     ("HoleWithoutRoom", STORE, "relocation::holes_without_room_refuse_writes"),
+    ("AdoptedFreed", STORE, "uploads_crash::every_crash_leaves_whole_uploads"),
+    ("AdoptedTwice", STORE, "uploads_crash::every_crash_leaves_whole_uploads"),
 ];
 
 /// The options of the command line.

@@ -1,5 +1,5 @@
 //! Uploads: values that arrive as numbered parts, in any order and over several connections, and become one object when they are
-//! completed (`docs/adr/uploads.md`).
+//! completed (`docs/adr/2026-11-30-uploads.md`).
 
 use std::fmt;
 
@@ -73,6 +73,15 @@ impl Upload {
     #[must_use]
     pub fn missing(&self) -> Error {
         Error::NoUpload(self.id)
+    }
+
+    /// Its record in the value of its entry.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`] for a record that this program does not know.
+    pub fn record_in(&self, value: &[u8]) -> Result<UploadRecord> {
+        let what = || format!("the record of upload {} cannot be understood", self.id);
+        UploadRecord::decode(value).map_err(|_| Error::Corrupt { what: what(), block: 0 })
     }
 }
 

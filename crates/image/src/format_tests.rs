@@ -7,7 +7,8 @@ use shoal_base::{BLOCK_BYTES, Lsn, Run, TabletId};
 use shoal_common::bucket::BucketConfig;
 use shoal_common::object::{Attributes, Metadata};
 use shoal_log::format::{
-    BATCH_HEADER_BYTES, BatchBuilder, BatchHeader, BatchTimes, RecordKind, encode_record,
+    BATCH_HEADER_BYTES, BatchBuilder, BatchHeader, BatchTimes, RecordKind, RecordPlace, encode_placed,
+    encode_record,
 };
 use shoal_log::{CLOCK_RECORD_BYTES, ClockRecord, LogPlace, WallMark};
 use shoal_testkit::bytes::number;
@@ -24,7 +25,7 @@ use crate::superblock::{FORMAT_VERSION, FORMAT_VERSION_OLDEST, SpacePlace, Super
 use crate::tablet_record::TabletRecord;
 
 /// The rows of the table after `<!-- table: name -->`: field -> (offset, bytes).
-fn table(doc: &str, name: &str) -> BTreeMap<String, (usize, usize)> {
+pub(crate) fn table(doc: &str, name: &str) -> BTreeMap<String, (usize, usize)> {
     let start = doc.find(&format!("<!-- table: {name} -->")).expect("the table is marked");
     let mut rows = BTreeMap::new();
     let mut next = 0;
@@ -388,6 +389,11 @@ fn batch_layout_matches_document() {
         assert_eq!(number(bytes, record[field]), expected, "{field}");
     }
     assert_eq!(Reader::new(&bytes[12..]).prefixed(), Ok(&b"key"[..]));
+    let adopts = RecordPlace { continues: true, adopts: true };
+    for (kind, flags) in [(RecordKind::Put, 1 << 1 | 1 << 4), (RecordKind::Delete, 1 << 1 | 1 << 5)] {
+        let placed = encode_placed(kind, TabletId(3), b"key", &[], adopts);
+        assert_eq!(number(&placed.bytes, record["flags"]), flags, "{kind:?}");
+    }
 }
 
 #[test]

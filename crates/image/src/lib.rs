@@ -25,3 +25,5 @@ pub mod losses;
 pub mod space_image;
 pub mod superblock;
 pub mod tablet_record;
+#[cfg(test)]
+mod upload_format_tests;

@@ -30,7 +30,7 @@ const fn joined_bytes(segments: usize, runs: usize, units: usize, notes: usize) 
 
 /// A part of a joined value, or the metadata before it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Segment {
+pub struct ManifestSegment {
     /// The number of the part; 0 for the metadata.
     pub number: u16,
     /// Stored bytes.
@@ -43,7 +43,7 @@ pub struct Segment {
     pub note: SmallVec<[u8; 16]>,
 }
 
-impl Segment {
+impl ManifestSegment {
     fn units(&self) -> u64 {
         self.bytes.div_ceil(VALUE_UNIT_BYTES as u64)
     }
@@ -52,7 +52,7 @@ impl Segment {
 /// The segments of a value, their runs and the checksums of their units.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct JoinedManifest {
-    segments: Vec<Segment>,
+    segments: Vec<ManifestSegment>,
     runs: Vec<Run>,
     checksums: Vec<u32>,
 }
@@ -67,7 +67,8 @@ impl JoinedManifest {
         runs: &[Run],
         checksums: &[u32],
     ) {
-        let segment = Segment { number, bytes, offset, runs: runs.len(), note: SmallVec::from_slice(note) };
+        let segment =
+            ManifestSegment { number, bytes, offset, runs: runs.len(), note: SmallVec::from_slice(note) };
         self.segments.push(segment);
         self.runs.extend_from_slice(runs);
         self.checksums.extend_from_slice(checksums);
@@ -75,14 +76,14 @@ impl JoinedManifest {
 
     /// Adds the metadata before the parts.
     pub fn put_in_front(&mut self, bytes: u64, runs: &[Run], checksums: &[u32]) {
-        self.segments.insert(0, Segment { bytes, runs: runs.len(), ..Segment::default() });
+        self.segments.insert(0, ManifestSegment { bytes, runs: runs.len(), ..ManifestSegment::default() });
         self.runs.splice(0..0, runs.iter().copied());
         self.checksums.splice(0..0, checksums.iter().copied());
     }
 
     /// The segments.
     #[must_use]
-    pub fn segments(&self) -> &[Segment] {
+    pub fn segments(&self) -> &[ManifestSegment] {
         &self.segments
     }
 
@@ -116,7 +117,7 @@ impl JoinedManifest {
     pub fn parts(&self) -> Vec<ObjectPart> {
         let mut first = 0;
         let parts = self.segments.iter().filter(|segment| segment.number > 0);
-        let part = |segment: &Segment| {
+        let part = |segment: &ManifestSegment| {
             let start = first;
             first += segment.bytes;
             let checksum = segment.note.to_vec();
@@ -189,7 +190,7 @@ impl JoinedManifest {
             if reader.u8()? != 0 {
                 return Err(Truncated);
             }
-            manifest.segments.push(Segment { number, bytes, offset, runs, note: SmallVec::new() });
+            manifest.segments.push(ManifestSegment { number, bytes, offset, runs, note: SmallVec::new() });
         }
         for _ in 0..runs {
             manifest.runs.push(Run::new(reader.u64()?, reader.u32()?));

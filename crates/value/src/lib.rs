@@ -37,7 +37,7 @@ pub use entry::{
     Entry, Home, INLINE_RUNS_MAX, InlineEntry, Meta, decode_leaf_entry, end_of, split_leaf_entry,
     value_bytes_of,
 };
-pub use joined::{JoinedManifest, NOTE_BYTES_MAX, Segment};
+pub use joined::{JoinedManifest, ManifestSegment, NOTE_BYTES_MAX};
 pub use manifest::Manifest;
 pub use metadata::{decode_metadata, encode_metadata, place_of_metadata};
 pub use owned::{adopting_runs, manifest_of, owned_runs};

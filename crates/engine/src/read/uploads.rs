@@ -17,7 +17,6 @@ use shoal_value::read_joined;
 use crate::read::get::FoundEntry;
 use crate::read::streams::{Merge, TabletStream};
 use crate::store::{Inner, Store};
-use crate::write::upload::decode_record;
 
 /// A page of uploads ends after this many bytes of metadata.
 const PAGE_BYTES: usize = 1 << 20;
@@ -201,7 +200,7 @@ impl Inner {
             }
             let object = self.read_object(&found, 0, found.entry.value_bytes, Hint::Lookup).await?;
             bytes += found.entry.stored_bytes() as usize;
-            let record = decode_record(&upload, &object.value.to_vec())?;
+            let record = upload.record_in(&object.value.to_vec())?;
             page.uploads.extend(info_of(upload, object.info, record));
         }
     }

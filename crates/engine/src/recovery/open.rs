@@ -424,15 +424,7 @@ async fn replay(
                 let units = inline.len().div_ceil(VALUE_UNIT_BYTES);
                 reserved += shoal_base::blocks_for(inline.len() as u64) + manifest_blocks(1, units);
             }
-            let (runs, damage) = if record.adopts() && !injected(Bug::AdoptedTwice) {
-                adopting_runs(device, pool, &entry, lsn).await
-            } else {
-                owned_runs(device, pool, &entry, lsn).await
-            };
-            if let Some(error) = damage {
-                tracing::warn!("recovery: the manifest of version {lsn} is damaged: {error}");
-            }
-            record.own(runs);
+            own_runs((device, pool), &entry, &mut record).await;
         }
         // A group whose image is damaged has no free blocks, so none are taken from it (R19).
         let owned = if injected(Bug::ReplayTakesNothing) { &[] } else { record.owned() };
@@ -457,6 +449,20 @@ async fn replay(
         space.release_reservation(growth.dropped.reserved_blocks);
     }
     Ok(())
+}
+
+/// Sets the runs that a replayed put owns.
+async fn own_runs((device, pool): (&Device, &Pool), entry: &Entry, record: &mut Record) {
+    let lsn = record.lsn();
+    let (runs, damage) = if record.adopts() && !injected(Bug::AdoptedTwice) {
+        adopting_runs(device, pool, entry, lsn).await
+    } else {
+        owned_runs(device, pool, entry, lsn).await
+    };
+    if let Some(error) = damage {
+        tracing::warn!("recovery: the manifest of version {lsn} is damaged: {error}");
+    }
+    record.own(runs);
 }
 
 /// Takes the runs that an object adopts and that count as free: a repair rebuilt the free space, and the pages that named the parts are

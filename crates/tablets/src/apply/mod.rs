@@ -20,6 +20,7 @@ use shoal_common::injected_bug::{Bug, injected};
 use shoal_image::copies;
 use shoal_log::{Item, Moment};
 use shoal_memtable::Memtable;
+use shoal_memtable::adoptions::Adoptions;
 use shoal_space_manager::Extents;
 use shoal_tree::layers::page as layers_page;
 use shoal_tree::layers::settled::Settled;
@@ -62,6 +63,15 @@ impl Expired {
             expired.count += u64::from(op.is_expired());
         }
         (expired, owned)
+    }
+}
+
+/// Passes the runs of parts that never reach the tree to the objects of the apply; nobody owns their manifests any more.
+fn adopt(adoptions: &Adoptions, new: &mut NewTree<'_>) {
+    for part in adoptions.parts() {
+        let manifest = manifest_of(part.body_bytes());
+        new.taken.extend(part.owned().iter().filter(|run| !manifest.contains(run)));
+        new.dropped.extend(manifest);
     }
 }
 
@@ -250,12 +260,7 @@ impl Checkpointer {
         self.free_replaced(merge.old, &mut new.freed).await;
         new.freed.extend(merge.unplaced);
         new.taken.extend(owned);
-        for part in adoptions.parts() {
-            // The object owns the value, and nobody the manifest.
-            let manifest = manifest_of(part.body_bytes());
-            new.taken.extend(part.owned().iter().filter(|run| !manifest.contains(run)));
-            new.dropped.extend(manifest);
-        }
+        adopt(&adoptions, &mut new);
         let dropped = frozen.map(|memtable| memtable.lock().dropped(&adoptions)).unwrap_or_default();
         if !injected(Bug::DroppedNeverFreed) {
             new.dropped.extend(dropped.iter().flat_map(|record| record.owned().iter().copied()));

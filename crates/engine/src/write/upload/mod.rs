@@ -1,4 +1,4 @@
-//! Uploads: values that arrive as parts and become one object when they are completed (`docs/adr/uploads.md`).
+//! Uploads: values that arrive as parts and become one object when they are completed (`docs/adr/2026-11-30-uploads.md`).
 //!
 //! The record of an upload and its parts are entries with hidden keys. A part is a value with extents of its own; it is stored only while
 //! the record is open. The completion writes a manifest that names the runs of the parts, and then one write batch: the object, the deletes
@@ -98,7 +98,7 @@ impl Inner {
             None => None,
             Some(found) => {
                 let object = self.object_for(&found, ReadLevel::Whole).await?;
-                Some((object.info, decode_record(upload, &object.value.to_vec())?))
+                Some((object.info, upload.record_in(&object.value.to_vec())?))
             }
         };
         Ok(SeenUpload { key, seen, found })
@@ -110,16 +110,4 @@ impl Inner {
         assert!(self.checkpointer.has_uploads(), "a record needs a feature that no superblock names (R42)");
         Ok(())
     }
-}
-
-/// The record of an upload in the value of its entry.
-///
-/// # Errors
-/// [`Error::Corrupt`].
-pub(crate) fn decode_record(upload: &Upload, value: &[u8]) -> Result<UploadRecord> {
-    let unknown = |_| Error::Corrupt {
-        what: format!("the record of upload {} cannot be understood", upload.id),
-        block: 0,
-    };
-    UploadRecord::decode(value).map_err(unknown)
 }

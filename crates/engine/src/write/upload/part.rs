@@ -15,7 +15,6 @@ use crate::store::{Inner, Store};
 use crate::write::change::{Change, Placed, ReadLevel};
 use crate::write::receive_buffer::{ReceiveBuffer, ReceivedValue};
 use crate::write::txn::{Decision, TransactOptions};
-use crate::write::upload::decode_record;
 use crate::write::value_writer::ValueWriter;
 use shoal_tablets::counters::OperationCounters;
 
@@ -145,7 +144,7 @@ impl Inner {
 
 fn is_open(upload: &Upload, record: Option<&Object>) -> Result<bool> {
     let Some(record) = record else { return Ok(false) };
-    Ok(decode_record(upload, &record.value.to_vec())?.state == UploadState::Open)
+    Ok(upload.record_in(&record.value.to_vec())?.state == UploadState::Open)
 }
 
 /// Checks that the metadata of a part has room in its entry, and its checksum in the manifest of the object.
