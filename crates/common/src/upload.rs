@@ -290,6 +290,9 @@ pub struct ObjectPart {
     pub checksum: Vec<u8>,
 }
 
+/// An object and the parts of which an upload made it.
+pub type PartedObject = (ObjectInfo, Vec<ObjectPart>);
+
 /// Checks the number of a part.
 ///
 /// # Errors

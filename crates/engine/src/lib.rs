@@ -74,8 +74,8 @@ pub use shoal_common::object::{
 pub use shoal_common::options::{Environment, FormatOptions, OpenOptions, TABLETS_MAX, Tuning};
 pub use shoal_common::problem::CheckProblem;
 pub use shoal_common::upload::{
-    Completed, NewUpload, ObjectPart, PARTS_MAX, PartInfo, PartPage, PartRef, Upload, UploadId, UploadInfo,
-    UploadPage, UploadsAfter,
+    Completed, NewUpload, ObjectPart, PARTS_MAX, PartInfo, PartPage, PartRef, PartedObject, Upload, UploadId,
+    UploadInfo, UploadPage, UploadsAfter,
 };
 pub use shoal_image::losses::Losses;
 pub use shoal_log::Waiting;

@@ -8,7 +8,7 @@ use shoal_common::hidden_key::{UploadRange, part_key, part_number, parts_prefix,
 use shoal_common::key::{Bucket, ObjectKey};
 use shoal_common::object::ObjectInfo;
 use shoal_common::upload::{
-    Completed, NewUpload, ObjectPart, PARTS_MAX, PartInfo, PartPage, Upload, UploadInfo, UploadPage,
+    Completed, NewUpload, PARTS_MAX, PartInfo, PartPage, PartedObject, Upload, UploadInfo, UploadPage,
     UploadRecord, UploadState, UploadsAfter,
 };
 use shoal_pool::Hint;
@@ -102,10 +102,7 @@ impl Store {
     ///
     /// # Errors
     /// As [`Self::get`].
-    pub fn object_parts<'a>(
-        &'a self,
-        key: &'a ObjectKey,
-    ) -> Boxed<'a, Result<Option<(ObjectInfo, Vec<ObjectPart>)>>> {
+    pub fn object_parts<'a>(&'a self, key: &'a ObjectKey) -> Boxed<'a, Result<Option<PartedObject>>> {
         Box::pin(async move {
             let inner = &*self.0;
             inner.check_open()?;

@@ -107,7 +107,7 @@ fn recovers(image: &Image, promises: &[Promise], mark: usize) -> Result<(), Stri
             // The answer of a completion that was not acknowledged is not known here.
             || before.completed.is_none() && after.completed.as_ref().is_none_or(|_| completed.is_some());
         let may_be_gone = after.upload.is_none() || after.upload != before.upload;
-        if !is_known && !may_be_gone || found.is_none() && !may_be_gone {
+        if !may_be_gone && (!is_known || found.is_none()) {
             return Err(format!("the upload is {found:?}"));
         }
         if found.is_some() && completed.is_none() {

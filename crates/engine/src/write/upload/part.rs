@@ -19,6 +19,7 @@ use crate::write::value_writer::ValueWriter;
 use shoal_tablets::counters::OperationCounters;
 
 /// The value of a part, of at most 4 MiB.
+#[expect(clippy::large_enum_variant, reason = "a value is stored at once")]
 pub enum PartValue {
     /// As it was received.
     Chunks(Buffer),
