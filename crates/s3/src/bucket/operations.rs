@@ -21,7 +21,6 @@ use crate::request::operation::S3Operation;
 use crate::request::target::check_new_bucket_name;
 use crate::serve::call::S3Call;
 use crate::state::{S3State, owner};
-use crate::upload::sweep::abort_all;
 
 /// Most buckets of a list.
 const BUCKETS_MAX: u64 = 10_000;
@@ -108,13 +107,9 @@ pub(crate) async fn create_bucket(state: &S3State, mut call: S3Call) -> S3Result
     Ok(answer)
 }
 
-/// DeleteBucket.
+/// DeleteBucket. Uploads into it end with it.
 pub(crate) async fn delete_bucket(state: &S3State, call: S3Call) -> S3Result<S3Answer> {
     state.buckets.delete(&state.store, call.bucket()).await?;
-    // The bucket is gone, so none of them can be completed.
-    if let Err(error) = abort_all(state, call.bucket()).await {
-        tracing::warn!(bucket = call.bucket(), "uploads of a deleted bucket were not aborted: {error}");
-    }
     Ok(S3Answer::empty(StatusCode::NO_CONTENT))
 }
 

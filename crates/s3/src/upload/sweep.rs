@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use shoal_base::limits::LIST_PAGE_MAX;
-use shoal_engine::{Bucket, UploadsAfter};
 
 use crate::request::error::S3Result;
 use crate::state::S3State;
@@ -45,21 +44,6 @@ async fn sweep_once(state: &S3State, life: Duration) -> S3Result<usize> {
         match page.next {
             Some(next) => after = Some(next),
             None => return Ok(count),
-        }
-    }
-}
-
-/// Aborts all uploads into a bucket.
-pub(crate) async fn abort_all(state: &S3State, bucket: &str) -> S3Result<()> {
-    let (bucket, mut after) = (Bucket::new(bucket)?, UploadsAfter::Start);
-    loop {
-        let page = state.store.list_uploads(&bucket, b"", &after, LIST_PAGE_MAX).await?;
-        for info in &page.uploads {
-            state.store.abort_upload(&info.upload).await?;
-        }
-        match page.next {
-            Some(next) => after = UploadsAfter::Upload(next.key.key().to_vec(), next.id),
-            None => return Ok(()),
         }
     }
 }
