@@ -1,4 +1,4 @@
-//! Access: who may do what ([`decide`]), by the grants of keys and by the settings of a bucket: canned ACLs, CORS, and the policy subset.
+//! Access: which caller may do which operation ([`decide`]), by the grants of keys and by the settings of a bucket: canned ACLs, CORS, and the policy subset.
 
 pub mod acl;
 pub mod cors;

@@ -1,7 +1,7 @@
 //! Uploads in parts: an object that arrives as numbered parts, in any order and over several connections. The store keeps an upload and
 //! its parts until the upload is completed, which makes the object in one step and copies no value, or aborted.
 //!
-//! [`join`] has the pure part: the checksum that an upload promises, and the object that its parts make. Next: `write/upload.rs` of the
+//! [`join`] has the pure part: the checksum that an upload promises, and the object that its parts make. Next: `write/upload/mod.rs` of the
 //! engine.
 
 pub(crate) mod begin;

@@ -61,7 +61,7 @@ async fn an_object_with_a_public_acl_is_read_by_everybody() {
         "InvalidRequest",
         "both"
     );
-    // A copy is private unless it says otherwise, an upload has the ACL of its start.
+    // A copy is private unless its request sets another ACL, an upload has the ACL of its start.
     client.send("PUT", "/bkt/copy", &[("x-amz-copy-source", "/bkt/hidden")], b"").await;
     assert_eq!(nobody.get("/bkt/copy").await.status, 403);
     let upload = client.begin_upload("/bkt/parts", &PUBLIC).await;
