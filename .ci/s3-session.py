@@ -1,7 +1,9 @@
 """A session of boto3 against the server that the environment names (see `.ci/s3-clients`)."""
 
 import hashlib
+import json
 import os
+import tempfile
 import threading
 import time
 import urllib.error
@@ -144,6 +146,167 @@ def copies(s3):
     refused("InvalidRequest", s3.copy_object, Bucket=BUCKET, Key="to", CopySource={"Bucket": BUCKET, "Key": "to"})
 
 
+MIB = 1 << 20
+
+
+def uploads(s3):
+    """Uploads in parts: parts, lists, copies of ranges, checksums, conditions, abort."""
+    begun = s3.create_multipart_upload(Bucket=BUCKET, Key="mp", ContentType="a/b", Metadata={"m": "x"})
+    named = {"Bucket": BUCKET, "Key": "mp", "UploadId": begun["UploadId"]}
+    first, last = os.urandom(5 * MIB), os.urandom(100_000)
+    source = os.urandom(6 * MIB)
+    s3.put_object(Bucket=BUCKET, Key="mp-source", Body=source)
+    parts = {3: s3.upload_part(PartNumber=3, Body=last, **named), 1: s3.upload_part(PartNumber=1, Body=first, **named)}
+    copied = s3.upload_part_copy(
+        PartNumber=2, CopySource={"Bucket": BUCKET, "Key": "mp-source"}, CopySourceRange=f"bytes=1-{5 * MIB}", **named
+    )
+    parts[2] = copied["CopyPartResult"]
+    listed = s3.list_parts(**named)["Parts"]
+    assert [(part["PartNumber"], part["Size"]) for part in listed] == [(1, 5 * MIB), (2, 5 * MIB), (3, 100_000)]
+    pages = s3.get_paginator("list_parts").paginate(PaginationConfig={"PageSize": 1}, **named)
+    assert [part["ETag"] for page in pages for part in page["Parts"]] == [parts[number]["ETag"] for number in (1, 2, 3)]
+    found = s3.list_multipart_uploads(Bucket=BUCKET)["Uploads"]
+    assert [(upload["Key"], upload["UploadId"]) for upload in found] == [("mp", begun["UploadId"])]
+
+    def complete(numbers, **more):
+        asked = [{"PartNumber": number, "ETag": parts[number]["ETag"]} for number in numbers]
+        return s3.complete_multipart_upload(MultipartUpload={"Parts": asked}, **named, **more)
+
+    refused("InvalidPartOrder", complete, (3, 1))
+    s3.put_object(Bucket=BUCKET, Key="mp", Body=b"old")
+    refused("PreconditionFailed", complete, (1, 2, 3), IfNoneMatch="*")
+    done = complete((1, 2, 3))
+    value = first + source[1 : 5 * MIB + 1] + last
+    sums = b"".join(hashlib.md5(part).digest() for part in (first, source[1 : 5 * MIB + 1], last))
+    assert done["ETag"].strip('"') == hashlib.md5(sums).hexdigest() + "-3", done["ETag"]
+    assert complete((1, 2, 3))["ETag"] == done["ETag"], "a repetition"
+    got = s3.get_object(Bucket=BUCKET, Key="mp")
+    assert got["Body"].read() == value and got["ContentType"] == "a/b" and got["Metadata"] == {"m": "x"}
+    part = s3.get_object(Bucket=BUCKET, Key="mp", PartNumber=2)
+    assert part["PartsCount"] == 3 and part["Body"].read() == source[1 : 5 * MIB + 1]
+    assert s3.head_object(Bucket=BUCKET, Key="mp", PartNumber=3)["ContentLength"] == 100_000
+    about = s3.get_object_attributes(Bucket=BUCKET, Key="mp", ObjectAttributes=["ObjectParts", "ObjectSize"])
+    assert about["ObjectParts"]["TotalPartsCount"] == 3 and about["ObjectSize"] == len(value)
+    refused("NoSuchUpload", s3.upload_part, PartNumber=1, Body=b"", **named)
+    s3.copy_object(Bucket=BUCKET, Key="mp-copy", CopySource={"Bucket": BUCKET, "Key": "mp"})
+    assert s3.get_object(Bucket=BUCKET, Key="mp-copy")["Body"].read() == value
+    begun = s3.create_multipart_upload(Bucket=BUCKET, Key="mp-gone")
+    named = {"Bucket": BUCKET, "Key": "mp-gone", "UploadId": begun["UploadId"]}
+    s3.upload_part(PartNumber=1, Body=first, **named)
+    s3.abort_multipart_upload(**named)
+    refused("NoSuchUpload", s3.list_parts, **named)
+    assert "Uploads" not in s3.list_multipart_uploads(Bucket=BUCKET)
+
+
+def large_files(s3):
+    """A file of 100 MiB by the transfer manager: up, copied in parts, ranges, down."""
+    block = os.urandom(MIB)
+    value = b"".join(bytes([number]) + block[1:] for number in range(100))
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "large")
+        with open(path, "wb") as file:
+            file.write(value)
+        s3.upload_file(path, BUCKET, "large")
+        head = s3.head_object(Bucket=BUCKET, Key="large")
+        assert head["ContentLength"] == len(value) and head["ETag"].endswith('-13"'), head["ETag"]
+        for start in (0, 8 * MIB - 1, 50 * MIB, len(value) - 10):
+            got = s3.get_object(Bucket=BUCKET, Key="large", Range=f"bytes={start}-{start + 99_999}")
+            assert got["Body"].read() == value[start : start + 100_000], start
+        s3.copy({"Bucket": BUCKET, "Key": "large"}, BUCKET, "large-copy")
+        s3.download_file(BUCKET, "large-copy", path)
+        with open(path, "rb") as file:
+            assert file.read() == value
+        for algorithm in ("CRC32", "SHA256"):
+            s3.upload_file(path, BUCKET, "large", ExtraArgs={"ChecksumAlgorithm": algorithm})
+            with open(path, "wb") as file:
+                s3.download_fileobj(BUCKET, "large", file, ExtraArgs={"ChecksumMode": "ENABLED"})
+            with open(path, "rb") as file:
+                assert file.read() == value, algorithm
+
+
+def post(form, file):
+    """Posts a form of `generate_presigned_post`; the status of the answer."""
+    boundary = "b" * 30
+    fields = "".join(
+        f'--{boundary}\r\nContent-Disposition: form-data; name="{name}"\r\n\r\n{value}\r\n'
+        for name, value in form["fields"].items()
+    )
+    start = f'--{boundary}\r\nContent-Disposition: form-data; name="file"; filename="f.txt"\r\n\r\n'
+    body = (fields + start).encode() + file + f"\r\n--{boundary}--\r\n".encode()
+    headers = {"Content-Type": f"multipart/form-data; boundary={boundary}", "Origin": "https://page.example.org"}
+    try:
+        return urllib.request.urlopen(urllib.request.Request(form["url"], data=body, headers=headers)).status
+    except urllib.error.HTTPError as error:
+        return error.code
+
+
+def forms(s3):
+    """Forms of browsers."""
+    form = client(signature_version="s3v4").generate_presigned_post(
+        BUCKET, "form/${filename}", Conditions=[["content-length-range", 1, 100]], ExpiresIn=60
+    )
+    assert post(form, b"posted") == 204
+    assert s3.get_object(Bucket=BUCKET, Key="form/f.txt")["Body"].read() == b"posted"
+    assert post(form, b"x" * 101) == 400
+    form["fields"]["acl"] = "public-read"
+    assert post(form, b"posted") == 403, "a field that the policy does not name"
+
+
+def pages(s3):
+    """Rules for pages of other origins."""
+    refused("NoSuchCORSConfiguration", s3.get_bucket_cors, Bucket=BUCKET)
+    rule = {"AllowedOrigins": ["https://*.example.org"], "AllowedMethods": ["GET", "PUT"], "MaxAgeSeconds": 60}
+    s3.put_bucket_cors(Bucket=BUCKET, CORSConfiguration={"CORSRules": [rule]})
+    assert s3.get_bucket_cors(Bucket=BUCKET)["CORSRules"] == [rule]
+    url = client(signature_version="s3v4").generate_presigned_url("get_object", Params={"Bucket": BUCKET, "Key": "p"})
+    for method, headers in (("OPTIONS", {"Access-Control-Request-Method": "PUT"}), ("GET", {})):
+        headers["Origin"] = "https://a.example.org"
+        answer = urllib.request.urlopen(urllib.request.Request(url, headers=headers, method=method))
+        assert answer.headers["Access-Control-Allow-Origin"] == "https://a.example.org", method
+    s3.delete_bucket_cors(Bucket=BUCKET)
+
+
+def acls(s3):
+    """Canned ACLs, and the blocks of public access."""
+    s3.put_object(Bucket=BUCKET, Key="public", Body=b"seen", ACL="public-read")
+    s3.put_object(Bucket=BUCKET, Key="private", Body=b"hidden")
+    base = f"{s3.meta.endpoint_url}/{BUCKET}"
+    assert urllib.request.urlopen(f"{base}/public").read() == b"seen"
+    assert status(f"{base}/private") == 403 and status(base) == 403
+    assert len(s3.get_object_acl(Bucket=BUCKET, Key="public")["Grants"]) == 2
+    s3.put_bucket_acl(Bucket=BUCKET, ACL="public-read")
+    assert status(base) == 200
+    block = {"BlockPublicAcls": True, "IgnorePublicAcls": True, "BlockPublicPolicy": False, "RestrictPublicBuckets": False}
+    s3.put_public_access_block(Bucket=BUCKET, PublicAccessBlockConfiguration=block)
+    assert s3.get_public_access_block(Bucket=BUCKET)["PublicAccessBlockConfiguration"] == block
+    assert status(base) == 403 and status(f"{base}/public") == 403
+    refused("AccessDenied", s3.put_object_acl, Bucket=BUCKET, Key="private", ACL="public-read")
+    s3.delete_public_access_block(Bucket=BUCKET)
+    s3.put_object_acl(Bucket=BUCKET, Key="public", ACL="private")
+    assert status(f"{base}/public") == 403
+    s3.put_bucket_acl(Bucket=BUCKET, ACL="private")
+    controls = {"Rules": [{"ObjectOwnership": "BucketOwnerEnforced"}]}
+    s3.put_bucket_ownership_controls(Bucket=BUCKET, OwnershipControls=controls)
+    assert s3.get_bucket_ownership_controls(Bucket=BUCKET)["OwnershipControls"] == controls
+    refused("AccessControlListNotSupported", s3.put_object, Bucket=BUCKET, Key="p3", Body=b"", ACL="public-read")
+    s3.delete_bucket_ownership_controls(Bucket=BUCKET)
+
+
+def policies(s3):
+    """A policy that lets everybody read a prefix."""
+    refused("NoSuchBucketPolicy", s3.get_bucket_policy, Bucket=BUCKET)
+    s3.put_object(Bucket=BUCKET, Key="open/k", Body=b"seen")
+    allow = {"Effect": "Allow", "Principal": "*", "Action": "s3:GetObject", "Resource": f"arn:aws:s3:::{BUCKET}/open/*"}
+    policy = json.dumps({"Version": "2012-10-17", "Statement": [allow]})
+    s3.put_bucket_policy(Bucket=BUCKET, Policy=policy)
+    assert json.loads(s3.get_bucket_policy(Bucket=BUCKET)["Policy"]) == json.loads(policy)
+    assert s3.get_bucket_policy_status(Bucket=BUCKET)["PolicyStatus"]["IsPublic"]
+    base = f"{s3.meta.endpoint_url}/{BUCKET}"
+    assert urllib.request.urlopen(f"{base}/open/k").read() == b"seen" and status(f"{base}/private") == 403
+    s3.delete_bucket_policy(Bucket=BUCKET)
+    assert status(f"{base}/open/k") == 403
+
+
 def access(s3):
     """Presigned URLs, a wrong key, a wrong secret, no signature, grants."""
     s3.put_object(Bucket=BUCKET, Key="p", Body=b"presigned")
@@ -185,8 +348,7 @@ def main():
     s3.head_bucket(Bucket=BUCKET)
     assert BUCKET in [bucket["Name"] for bucket in s3.list_buckets()["Buckets"]]
     assert s3.get_bucket_location(Bucket=BUCKET)["LocationConstraint"] is None
-    refused("NotImplemented", s3.create_multipart_upload, Bucket=BUCKET, Key="k")
-    for part in (values, checksums, lists, conditions, copies, access):
+    for part in (values, checksums, lists, conditions, copies, uploads, large_files, access, forms, pages, acls, policies):
         part(s3)
         print(f"  {part.__doc__}")
     refused("BucketNotEmpty", s3.delete_bucket, Bucket=BUCKET)

@@ -19,7 +19,8 @@
 //! 6. `object/` and `bucket/`: [`object::metadata`] has the stored attributes; [`object::conditions`], [`object::range`],
 //!    [`object::etag`]. The operations are in files of their names, as `object/put.rs`, the documents of their requests in
 //!    folders `documents`.
-//! 7. `answer/`: [`answer::object`] decides status and headers of a GET, [`answer::list`] and [`answer::result`] write
+//! 7. `upload/`: uploads in parts; [`upload::join`] decides which object the parts make.
+//! 8. `answer/`: [`answer::object`] decides status and headers of a GET, [`answer::list`] and [`answer::result`] write
 //!    documents, `answer/body.rs` sends them.
 //!
 //! `text.rs` and `time.rs` have the codings that all of them use.
@@ -37,10 +38,11 @@ pub mod sign;
 mod state;
 pub mod text;
 pub mod time;
+pub mod upload;
 
 #[cfg(test)]
 mod testing;
 
-pub use options::{DEFAULT_REGION, S3Options};
+pub use options::{DEFAULT_REGION, S3Options, UPLOAD_LIFE};
 pub use request::error::{ErrorCode, S3Error, S3Result};
 pub use server::{S3ServeError, S3Server};

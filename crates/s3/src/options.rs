@@ -2,6 +2,7 @@
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
+use std::time::Duration;
 
 use shoal_engine::Environment;
 use shoal_frontend::Security;
@@ -12,6 +13,9 @@ use crate::body::check::EtagScheme;
 
 /// The region of a store whose operator names none: it is the default of clients.
 pub const DEFAULT_REGION: &str = "us-east-1";
+
+/// The life of an open upload for which the operator names none. Uploads take days over slow lines, and hold their space.
+pub const UPLOAD_LIFE: Duration = Duration::from_secs(7 * 24 * 3_600);
 
 /// The options of the S3 frontend.
 #[derive(Clone)]
@@ -30,6 +34,8 @@ pub struct S3Options {
     pub domains: Vec<String>,
     /// The ETags of objects.
     pub etags: EtagScheme,
+    /// An upload in parts that is open for longer is aborted; `None`: never.
+    pub upload_life: Option<Duration>,
     /// The counts of the requests.
     pub metrics: Arc<Metrics>,
     /// Bounds.
@@ -48,6 +54,7 @@ impl Default for S3Options {
             region: DEFAULT_REGION.to_owned(),
             domains: Vec::new(),
             etags: EtagScheme::default(),
+            upload_life: Some(UPLOAD_LIFE),
             metrics: Arc::default(),
             limits: ServerLimits::default(),
             environment: Environment::default(),

@@ -12,6 +12,7 @@ use tokio::sync::watch;
 use crate::options::S3Options;
 use crate::request::error::S3Error;
 use crate::state::S3State;
+use crate::upload::sweep::sweep_uploads;
 
 /// The missing protection if other machines are refused, and the options by which the operator adds it.
 const NOT_SAFE: (&str, &str) = ("authenticated over TLS", "give --tls-cert and --tls-key with --key-file");
@@ -80,9 +81,10 @@ impl S3Server {
         let Self { listeners, options } = self;
         let drain = watch::Sender::new(false);
         let (security, metrics) = (options.security.clone(), Arc::clone(options.metrics.s3()));
-        let limits = options.limits.clone();
+        let (limits, upload_life) = (options.limits.clone(), options.upload_life);
         capacity.report_to(&metrics);
         let protocol = Arc::new(S3State::new(store, options).await.map_err(S3ServeError::Buckets)?);
+        let sweep = sweep_uploads(Arc::clone(&protocol), upload_life);
         let mut frontend = Frontend::new(FrontendParts {
             protocol,
             capacity,
@@ -94,6 +96,7 @@ impl S3Server {
         tokio::select! {
             () = shutdown => {}
             () = frontend.accept(&listeners) => {}
+            () = sweep => {}
         }
         drop(listeners);
         drain.send_replace(true);

@@ -15,7 +15,6 @@ use crate::options::S3Options;
 use crate::request::error::{ErrorCode, S3Error, S3Result};
 use crate::request::id::AnswerIds;
 use crate::sign::key::{SecretPair, SigningKeys};
-use crate::sign::verify::Verified;
 use crate::time::SECOND_NS;
 
 /// The state that all requests share.
@@ -64,18 +63,18 @@ impl S3State {
             .with(|credentials| credentials.keys().map_or([None, None], |keys| keys.secrets(id, now_s)))
     }
 
-    /// The caller whose signature was verified.
-    pub(crate) fn caller_of(&self, verified: &Verified) -> S3Result<Caller> {
-        let Some(id) = &verified.id else { return Ok(Caller(None)) };
+    /// The caller whose signature was verified, by the id of its key.
+    pub(crate) fn caller_of(&self, id: Option<&str>) -> S3Result<Caller> {
+        let Some(id) = id else { return Ok(Caller(None)) };
         let now_s = self.now_ns() / SECOND_NS;
         let known = self.security.with(|credentials| credentials.keys()?.find_signer(id, now_s).ok());
         let known = known.ok_or_else(|| S3Error::from(ErrorCode::InvalidAccessKeyId))?;
-        Ok(Caller(Some((Arc::from(id.as_str()), known.principal))))
+        Ok(Caller(Some((Arc::from(id), known.principal))))
     }
 }
 
 /// The caller of a request: the holder of a key, or nobody.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Caller(Option<(Arc<str>, Principal)>);
 
 impl Caller {
@@ -109,7 +108,12 @@ impl Caller {
         self.0.is_some()
     }
 
-    /// The id of its key.
+    /// The id of its key; `None` without one.
+    pub(crate) fn key_id(&self) -> Option<&str> {
+        self.0.as_ref().map(|(id, _)| &**id)
+    }
+
+    /// The id of its key; empty without one.
     pub(crate) fn id(&self) -> &str {
         self.0.as_ref().map_or("", |(id, _)| id)
     }

@@ -113,6 +113,9 @@ pub(crate) struct Arguments {
         value_delimiter = ','
     )]
     pub(crate) s3_domain: Option<Vec<String>>,
+    /// Abort an upload of S3 in parts that is open for longer than this, as 7d, or never (off) [default: 7d].
+    #[arg(long, value_name = "DURATION|off", env = "SHOAL_S3_UPLOAD_LIFE", hide_env_values = true)]
+    pub(crate) s3_upload_life: Option<String>,
     /// The bucket of io.grpc.KeyValueService [default: default].
     #[arg(long, value_name = "BUCKET", env = "SHOAL_KV_BUCKET", hide_env_values = true)]
     pub(crate) kv_bucket: Option<String>,
@@ -238,7 +241,7 @@ impl Arguments {
             access_log announce audit_log cache cluster config data discard durability
             grpc_compression insecure io key_file kv_bucket listen log log_format memory memtable
             metrics must_exist open_health own_space password_file pause_relocation poll
-            resp resp_bucket resp_pending resp_tls s3 s3_domain s3_region scrub_every scrub_rate size slow
+            resp resp_bucket resp_pending resp_tls s3 s3_domain s3_region s3_upload_life scrub_every scrub_rate size slow
             snapshot_max_age stop_timeout tablets tls12 tls_cert tls_client_ca tls_key
             token_file web_origins
         }

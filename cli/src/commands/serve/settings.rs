@@ -68,6 +68,8 @@ pub(super) struct S3Settings {
     pub(super) is_named: bool,
     pub(super) region: String,
     pub(super) domains: Vec<String>,
+    /// `None`: uploads stay open.
+    pub(super) upload_life: Option<Duration>,
 }
 
 /// The settings of the S3 frontend; `None` if it is off. It is on by default, unless credentials are asked for and none of them is a key.
@@ -92,6 +94,11 @@ fn s3(arguments: &Arguments) -> Result<Option<S3Settings>, Usage> {
         is_named,
         region,
         domains: arguments.s3_domain.clone().unwrap_or_default(),
+        upload_life: parse_duration(
+            "--s3-upload-life",
+            arguments.s3_upload_life.as_deref(),
+            shoal_s3::UPLOAD_LIFE,
+        )?,
     }))
 }
 

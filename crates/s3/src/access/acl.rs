@@ -87,6 +87,12 @@ impl CannedAcl {
         self == Self::PublicReadWrite
     }
 
+    /// Returns true if it lets somebody other than the owner do something.
+    #[must_use]
+    pub fn lets_others_in(self) -> bool {
+        self.lets_read(true) || self.lets_write()
+    }
+
     /// The grants beside that of the owner: a group and a permission.
     fn grants(self) -> &'static [(&'static str, &'static str)] {
         match self {

@@ -2,6 +2,8 @@
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 
+use shoal_base::codec::{Reader, Truncated, put_prefixed};
+
 use crate::request::error::{ErrorCode, S3Error, S3Result};
 use crate::request::headers::header;
 use crate::text::star_match;
@@ -58,6 +60,73 @@ impl CorsRule {
         set(&mut out, "vary", "Origin, Access-Control-Request-Headers, Access-Control-Request-Method");
         out
     }
+}
+
+/// The tags of the fields of a stored rule. Origins, methods, headers and exposed headers may occur several times.
+mod field {
+    pub(super) const ID: u8 = 1;
+    pub(super) const ORIGIN: u8 = 2;
+    pub(super) const METHOD: u8 = 3;
+    pub(super) const HEADER: u8 = 4;
+    pub(super) const EXPOSED: u8 = 5;
+    pub(super) const MAX_AGE: u8 = 6;
+}
+
+/// The item of a bucket's record that stores rules: each with its length, and in it the fields, each a tag and bytes with their length.
+#[must_use]
+pub fn encode_cors(rules: &[CorsRule]) -> Vec<u8> {
+    let mut out = Vec::new();
+    for rule in rules {
+        let mut fields = Vec::new();
+        let mut put = |tag: u8, bytes: &[u8]| {
+            fields.push(tag);
+            put_prefixed(&mut fields, bytes);
+        };
+        rule.id.iter().for_each(|id| put(field::ID, id.as_bytes()));
+        for (tag, values) in [
+            (field::ORIGIN, &rule.origins),
+            (field::METHOD, &rule.methods),
+            (field::HEADER, &rule.headers),
+            (field::EXPOSED, &rule.exposed),
+        ] {
+            values.iter().for_each(|value| put(tag, value.as_bytes()));
+        }
+        rule.max_age_s.iter().for_each(|seconds| put(field::MAX_AGE, &seconds.to_le_bytes()));
+        put_prefixed(&mut out, &fields);
+    }
+    out
+}
+
+/// Reads the stored rules.
+///
+/// # Errors
+/// [`Truncated`] for bytes that [`encode_cors`] does not make.
+pub fn decode_cors(bytes: &[u8]) -> Result<Vec<CorsRule>, Truncated> {
+    let mut reader = Reader::new(bytes);
+    let mut rules = Vec::new();
+    while !reader.is_empty() {
+        let mut fields = Reader::new(reader.prefixed()?);
+        let mut rule = CorsRule::default();
+        while !fields.is_empty() {
+            let tag = fields.u8()?;
+            let value = fields.prefixed()?;
+            let text = || String::from_utf8(value.to_vec()).map_err(|_| Truncated);
+            match tag {
+                field::ID => rule.id = Some(text()?),
+                field::ORIGIN => rule.origins.push(text()?),
+                field::METHOD => rule.methods.push(text()?),
+                field::HEADER => rule.headers.push(text()?),
+                field::EXPOSED => rule.exposed.push(text()?),
+                field::MAX_AGE => {
+                    let seconds = value.try_into().map_err(|_| Truncated)?;
+                    rule.max_age_s = Some(u32::from_le_bytes(seconds));
+                }
+                _ => return Err(Truncated),
+            }
+        }
+        rules.push(rule);
+    }
+    Ok(rules)
 }
 
 fn set(headers: &mut HeaderMap, name: &'static str, value: &str) {
@@ -131,6 +200,31 @@ mod tests {
         ];
         let pairs: Vec<_> = pairs.into_iter().filter(|(_, value)| !value.is_empty()).collect();
         preflight(&rules(), &headers_of(&pairs)).map_err(|error| error.code)
+    }
+
+    /// The example of `docs/format/s3.md`.
+    #[test]
+    fn stored_rules_are_read_again() {
+        let rule = CorsRule {
+            id: Some("a".to_owned()),
+            origins: vec!["*".to_owned()],
+            methods: vec!["GET".to_owned(), "PUT".to_owned()],
+            max_age_s: Some(60),
+            ..CorsRule::default()
+        };
+        let stored = encode_cors(std::slice::from_ref(&rule));
+        let document = include_str!("../../../../docs/format/s3.md");
+        let example = document.split("```\n").nth(3).unwrap();
+        let bytes = example.split_whitespace().map(|byte| u8::from_str_radix(byte, 16).unwrap());
+        assert_eq!(stored, bytes.collect::<Vec<_>>());
+        assert_eq!(decode_cors(&stored), Ok(vec![rule]));
+        assert_eq!(decode_cors(&encode_cors(&rules())), Ok(rules()));
+        assert_eq!(decode_cors(&[]), Ok(vec![]));
+        for end in 1..stored.len() {
+            assert_eq!(decode_cors(&stored[..end]), Err(Truncated), "{end}");
+        }
+        assert_eq!(decode_cors(&[3, 7, 1, b'a']), Err(Truncated), "an unknown field");
+        assert_eq!(decode_cors(&[3, 6, 1, 1]), Err(Truncated), "an age of one byte");
     }
 
     #[test]

@@ -30,11 +30,13 @@ pub struct ListedObject {
 
 /// An upload of a list.
 #[derive(Clone, Copy, Debug)]
-pub struct ListedUpload {
+pub struct ListedUpload<'a> {
     /// The number of the upload.
     pub upload: u64,
     /// The date of its creation, in nanoseconds.
     pub created_ns: u64,
+    /// The key that started it.
+    pub initiator: Owned<'a>,
     /// The algorithm of its checksums, and whether they are composite.
     pub checksum: Option<(ChecksumAlgorithm, bool)>,
 }
@@ -130,12 +132,12 @@ impl<'a> KeyListWriter<'a> {
     }
 
     /// An upload.
-    pub fn upload(&mut self, key: &[u8], upload: &ListedUpload) {
+    pub fn upload(&mut self, key: &[u8], upload: &ListedUpload<'_>) {
         self.count += 1;
         self.xml.raw("<Upload>");
         self.name("Key", key);
         self.xml.leaf("UploadId", upload_id_text(upload.upload));
-        self.owner.write(&mut self.xml, "Initiator");
+        upload.initiator.write(&mut self.xml, "Initiator");
         self.owner.write(&mut self.xml, "Owner");
         self.xml.leaf("StorageClass", "STANDARD");
         self.xml.leaf("Initiated", iso_of(upload.created_ns));
@@ -215,7 +217,7 @@ pub struct ListedPart {
 #[must_use]
 pub fn part_list(
     (bucket, key): (&str, &[u8]),
-    upload: &ListedUpload,
+    upload: &ListedUpload<'_>,
     query: &PartListQuery,
     (parts, is_truncated): (&[ListedPart], bool),
     owner: Owned<'_>,
@@ -224,7 +226,7 @@ pub fn part_list(
         xml.leaf("Bucket", bucket);
         xml.bytes("Key", key);
         xml.leaf("UploadId", upload_id_text(upload.upload));
-        owner.write(xml, "Initiator");
+        upload.initiator.write(xml, "Initiator");
         owner.write(xml, "Owner");
         xml.leaf("StorageClass", "STANDARD");
         xml.number("PartNumberMarker", query.after.into());
@@ -346,8 +348,12 @@ mod tests {
 
     #[test]
     fn uploads_parts_and_buckets() {
-        let upload =
-            ListedUpload { upload: 255, created_ns: 0, checksum: Some((ChecksumAlgorithm::Sha1, true)) };
+        let upload = ListedUpload {
+            upload: 255,
+            created_ns: 0,
+            initiator: Owned { id: "starter", name: "starter" },
+            checksum: Some((ChecksumAlgorithm::Sha1, true)),
+        };
         let query = KeyListQuery::uploads(&QueryParameters::default()).unwrap();
         let mut list = KeyListWriter::new("b", &query, OWNER);
         list.upload(b"k", &upload);
@@ -355,6 +361,7 @@ mod tests {
         assert_eq!(text(&uploads, "UploadId"), Some("00000000000000ff"));
         assert_eq!(text(&uploads, "NextUploadIdMarker"), Some("00000000000000ff"));
         assert_eq!(text(&uploads, "ChecksumType"), Some("COMPOSITE"));
+        assert_eq!(text(&uploads, "Initiator"), Some("<ID>starter</ID><DisplayName>starter</DisplayName>"));
         let query = PartListQuery { after: 0, max_parts: 1 };
         let parts = [ListedPart { number: 7, object: OBJECT }];
         let parts =

@@ -102,6 +102,11 @@ impl ObjectRead {
         })
     }
 
+    /// Returns true if it asks for a part: the answer depends on the parts of the object.
+    pub(crate) fn is_of_part(&self) -> bool {
+        self.part.is_some()
+    }
+
     /// Returns true if the answer is the whole value of any object: there is no condition and no range.
     pub(crate) fn is_of_all(&self) -> bool {
         self.conditions == ReadConditions::default() && self.range.is_none() && self.part.is_none()

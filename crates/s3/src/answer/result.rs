@@ -112,7 +112,8 @@ pub fn policy_status(is_public: bool) -> Vec<u8> {
 pub struct WantedAttributes {
     etag: bool,
     checksum: bool,
-    parts: bool,
+    /// The parts of the object.
+    pub(crate) parts: bool,
     storage_class: bool,
     bytes: bool,
 }

@@ -79,13 +79,12 @@ impl BodyCheck {
         scheme: EtagScheme,
         stored: Option<ChecksumAlgorithm>,
     ) -> Self {
-        let claimed = claims.checksum.map(|value| value.algorithm()).or(claims.trailer);
         let hashes = Hashes {
             bytes: 0,
             md5: (scheme == EtagScheme::Md5 || claims.md5.is_some()).then(Md5::new),
             sha256: claims.sha256.is_some().then(|| digest::Context::new(&digest::SHA256)),
             crc: (scheme == EtagScheme::Crc).then(|| ChecksumHasher::new(ChecksumAlgorithm::Crc64Nvme)),
-            checksum: claimed.or(stored).map(ChecksumHasher::new),
+            checksum: claims.algorithm().or(stored).map(ChecksumHasher::new),
         };
         let chunks = claims.is_chunked.then(|| ChunkDecoder::new(signer));
         Self { claims, chunks, hashes }
@@ -110,6 +109,11 @@ impl BodyCheck {
             return Err(ErrorCode::IncompleteBody.into());
         }
         if hashes.bytes > VALUE_BYTES_MAX { Err(ErrorCode::EntityTooLarge.into()) } else { Ok(()) }
+    }
+
+    /// Bytes of the value so far.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.hashes.bytes
     }
 
     /// Finishes the body, and judges all claims.

@@ -55,27 +55,33 @@ impl BodyClaims {
             return Err(error.with("MaxSizeAllowed", VALUE_BYTES_MAX.to_string()));
         }
         let sha256 = if let PayloadHash::Sha256(hash) = payload { Some(hash) } else { None };
-        let md5 = header(headers, "content-md5")?.map(|text| {
-            let bytes = STANDARD.decode(text).ok().and_then(|bytes| bytes.try_into().ok());
-            bytes.ok_or_else(|| S3Error::from(ErrorCode::InvalidDigest))
-        });
         let (checksum, trailer) = (checksum_of(headers)?, trailer_of(headers, is_chunked)?);
         if checksum.is_some() && trailer.is_some() {
             return Err(several());
         }
-        Ok(Self { is_chunked, value_bytes, sha256, md5: md5.transpose()?, checksum, trailer })
+        Ok(Self { is_chunked, value_bytes, sha256, md5: md5_of(headers)?, checksum, trailer })
     }
 
     /// The claims about a value of this length that the store has.
     pub(crate) fn of_bytes(bytes: u64) -> Self {
-        Self {
-            is_chunked: false,
-            value_bytes: Some(bytes),
-            sha256: None,
-            md5: None,
-            checksum: None,
-            trailer: None,
-        }
+        Self { value_bytes: Some(bytes), ..Self::none() }
+    }
+
+    /// The claims of a POST form, from the fields that are headers of a put.
+    ///
+    /// # Errors
+    /// `InvalidDigest`, `BadDigest`, `InvalidRequest`.
+    pub(crate) fn of_form(headers: &HeaderMap) -> S3Result<Self> {
+        Ok(Self { md5: md5_of(headers)?, checksum: checksum_of(headers)?, ..Self::none() })
+    }
+
+    /// The algorithm of the checksum that the request sends.
+    pub(crate) fn algorithm(&self) -> Option<ChecksumAlgorithm> {
+        self.checksum.map(|value| value.algorithm()).or(self.trailer)
+    }
+
+    fn none() -> Self {
+        Self { is_chunked: false, value_bytes: None, sha256: None, md5: None, checksum: None, trailer: None }
     }
 }
 
@@ -84,6 +90,12 @@ fn length(headers: &HeaderMap, name: &str) -> S3Result<Option<u64>> {
     let digits = text.bytes().all(|byte| byte.is_ascii_digit());
     let number = if digits { text.parse().ok() } else { None };
     number.map(Some).ok_or_else(|| S3Error::argument(name, text, "The length is no number."))
+}
+
+fn md5_of(headers: &HeaderMap) -> S3Result<Option<[u8; 16]>> {
+    let Some(text) = header(headers, "content-md5")? else { return Ok(None) };
+    let bytes = STANDARD.decode(text).ok().and_then(|bytes| bytes.try_into().ok());
+    bytes.map(Some).ok_or_else(|| ErrorCode::InvalidDigest.into())
 }
 
 /// The checksum in a header. Headers with an algorithm, a type or a mode have none.

@@ -2,6 +2,7 @@
 
 pub mod documents;
 pub(crate) mod operations;
+pub(crate) mod settings;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -10,6 +11,10 @@ use parking_lot::Mutex;
 use shoal_base::Clock;
 use shoal_engine::{Attributes, BucketConfig, BucketState, Error, ListRequest, Store};
 
+use self::documents::public_access::{ObjectOwnership, PublicAccessBlock};
+use crate::access::acl::CannedAcl;
+use crate::access::decide::BucketAccess;
+use crate::access::policy::BucketPolicy;
 use crate::body::check::EtagScheme;
 use crate::request::error::{ErrorCode, S3Error, S3Result};
 use crate::time::SECOND_NS;
@@ -18,6 +23,21 @@ use crate::time::SECOND_NS;
 mod item {
     /// The id of the key that created the bucket.
     pub(super) const OWNER: u8 = 1;
+    /// The canned ACL.
+    pub(super) const ACL: u8 = 2;
+    /// The policy, as it came.
+    pub(super) const POLICY: u8 = 3;
+    /// The rules for browsers.
+    pub(super) const CORS: u8 = 4;
+    /// The tags.
+    pub(super) const TAGS: u8 = 7;
+    /// The public access block.
+    pub(super) const BLOCK: u8 = 10;
+    /// The ownership controls.
+    pub(super) const OWNERSHIP: u8 = 11;
+
+    /// Those about access.
+    pub(super) const OF_ACCESS: [u8; 4] = [ACL, POLICY, BLOCK, OWNERSHIP];
 }
 
 /// The owner of a bucket without a record.
@@ -34,6 +54,8 @@ const SEEN_MAX: usize = 1_000;
 pub(crate) struct FoundBucket {
     /// Writes name it, so that they fail if the bucket is deleted before.
     pub(crate) record: Option<Arc<BucketState>>,
+    /// Its settings about access; `None` if there are none.
+    pub(crate) access: Option<Arc<BucketAccess>>,
 }
 
 impl FoundBucket {
@@ -45,6 +67,31 @@ impl FoundBucket {
     pub(crate) fn owner(&self) -> &str {
         let owner = self.items().and_then(|items| items.get(item::OWNER));
         owner.and_then(|id| str::from_utf8(id).ok()).unwrap_or(NOBODY)
+    }
+
+    /// Its settings about access, read from its record.
+    fn read_access(&self) -> S3Result<Option<BucketAccess>> {
+        let Some(record) = &self.record else { return Ok(None) };
+        let has_object_acls = record.config().has_object_acls;
+        let has_items = item::OF_ACCESS.iter().any(|tag| record.config().items.get(*tag).is_some());
+        if !has_object_acls && !has_items {
+            return Ok(None);
+        }
+        let number = |bytes: &[u8]| bytes.first().copied().ok_or(ErrorCode::InternalError);
+        let unknown = ErrorCode::InternalError;
+        Ok(Some(BucketAccess {
+            acl: self
+                .setting(item::ACL, |bytes| CannedAcl::of_number(number(bytes)?).ok_or(unknown))?
+                .unwrap_or_default(),
+            policy: self.setting(item::POLICY, |bytes| BucketPolicy::parse(bytes, record.name()))?,
+            block: self
+                .setting(item::BLOCK, |bytes| PublicAccessBlock::of_number(number(bytes)?).ok_or(unknown))?
+                .unwrap_or_default(),
+            ownership: self.setting(item::OWNERSHIP, |bytes| {
+                ObjectOwnership::of_number(number(bytes)?).ok_or(unknown)
+            })?,
+            has_object_acls,
+        }))
     }
 
     /// The ETags of its new objects; `default` are those of a bucket without a record.
@@ -64,10 +111,15 @@ fn new_config(owner: &str, etags: EtagScheme) -> BucketConfig {
     config
 }
 
+/// The settings about access in one state of a bucket.
+type AccessOfState = (Arc<BucketState>, Arc<BucketAccess>);
+
 /// Looks buckets up. Those without records are remembered for a short time.
 pub(crate) struct Buckets {
     /// Buckets without records that had objects, and the moment until which that counts.
     seen: Mutex<HashMap<String, u64>>,
+    /// The settings about access of buckets that have some, with the states from which they were read.
+    access: Mutex<HashMap<String, AccessOfState>>,
     clock: Arc<dyn Clock>,
 }
 
@@ -78,7 +130,7 @@ impl Buckets {
     /// Those of the store.
     pub(crate) async fn load(store: &Store, clock: Arc<dyn Clock>) -> S3Result<Self> {
         with_records(store, |store| store.load_buckets()).await??;
-        Ok(Self { seen: Mutex::default(), clock })
+        Ok(Self { seen: Mutex::default(), access: Mutex::default(), clock })
     }
 
     /// The bucket with this name.
@@ -86,8 +138,8 @@ impl Buckets {
     /// # Errors
     /// `NoSuchBucket`, those of the store.
     pub(crate) async fn find(&self, store: &Store, name: &str) -> S3Result<FoundBucket> {
-        if let Some(record) = store.bucket(name)? {
-            return Ok(FoundBucket { record: Some(record) });
+        if let Some(found) = self.find_record(store, name)? {
+            return Ok(found);
         }
         let now_ns = self.clock.monotonic_ns();
         let is_seen = self.seen.lock().get(name).is_some_and(|until_ns| now_ns < *until_ns);
@@ -104,6 +156,28 @@ impl Buckets {
         Ok(FoundBucket::default())
     }
 
+    /// The bucket with this name, if it has a record.
+    ///
+    /// # Errors
+    /// Those of the store; `InternalError` if its settings cannot be read.
+    pub(crate) fn find_record(&self, store: &Store, name: &str) -> S3Result<Option<FoundBucket>> {
+        let Some(record) = store.bucket(name)? else { return Ok(None) };
+        let mut found = FoundBucket { record: Some(record.clone()), access: None };
+        let known = self.access.lock().get(name).filter(|(state, _)| Arc::ptr_eq(state, &record)).cloned();
+        found.access = match known {
+            Some((_, access)) => Some(access),
+            None => found.read_access()?.map(Arc::new),
+        };
+        if let Some(access) = &found.access {
+            let mut all = self.access.lock();
+            if all.len() >= SEEN_MAX {
+                all.clear();
+            }
+            all.insert(name.to_owned(), (record, access.clone()));
+        }
+        Ok(Some(found))
+    }
+
     /// Creates a bucket. One without a record gets one.
     ///
     /// # Errors
@@ -113,6 +187,32 @@ impl Buckets {
         let created = with_records(store, move |store| store.create_bucket(&name, config)).await??;
         let is_own = created.state.config().items.get(item::OWNER) == wanted.get(item::OWNER);
         if created.is_new || is_own { Ok(()) } else { Err(ErrorCode::BucketAlreadyExists.into()) }
+    }
+
+    /// Changes the settings of a bucket. One without a record gets `new`; `None` if it had a record.
+    ///
+    /// # Errors
+    /// `NoSuchBucket`; `InvalidRequest` if its settings are too long together.
+    async fn update(
+        &self,
+        store: &Store,
+        name: &str,
+        new: Option<BucketConfig>,
+        change: impl FnOnce(&mut BucketConfig) + Send + 'static,
+    ) -> S3Result<()> {
+        let name = name.to_owned();
+        with_records(store, move |store| {
+            if let Some(new) = new {
+                store.create_bucket(&name, new)?;
+            }
+            let change = |config: &mut BucketConfig| {
+                change(config);
+                Ok(())
+            };
+            store.update_bucket(&name, change).map(drop)
+        })
+        .await??;
+        Ok(())
     }
 
     /// Deletes an empty bucket.

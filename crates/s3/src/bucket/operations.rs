@@ -5,7 +5,9 @@ use http::{HeaderName, HeaderValue, StatusCode};
 use shoal_base::limits::{KEY_BYTES_MAX, LIST_PAGE_MAX};
 use shoal_engine::{ListRequest, ListSink, ObjectInfo};
 
-use super::new_config;
+use super::documents::public_access::ObjectOwnership;
+use super::settings::acl_item;
+use super::{item, new_config};
 use crate::access::acl::CannedAcl;
 use crate::answer::S3Answer;
 use crate::answer::list::{KeyListWriter, ListedObject, bucket_list};
@@ -80,12 +82,23 @@ async fn page_of_buckets(
 /// CreateBucket.
 pub(crate) async fn create_bucket(state: &S3State, mut call: S3Call) -> S3Result<S3Answer> {
     check_new_bucket_name(call.bucket())?;
-    if let Some(acl) = header(&call.headers, "x-amz-acl")?.map(CannedAcl::parse).transpose()? {
-        refuse_public(acl)?;
+    let acl = header(&call.headers, "x-amz-acl")?.map(CannedAcl::parse).transpose()?.unwrap_or_default();
+    let ownership = match header(&call.headers, "x-amz-object-ownership")? {
+        None => None,
+        Some(name) => Some(ObjectOwnership::parse_name(name).ok_or_else(|| {
+            S3Error::argument("x-amz-object-ownership", name, "The ownership is not known.")
+        })?),
+    };
+    if ownership == Some(ObjectOwnership::BucketOwnerEnforced) && acl.lets_others_in() {
+        return Err(ErrorCode::InvalidBucketAclWithObjectOwnership.into());
     }
     let document = call.document(state).await?;
     check_create_bucket(&document, state.signing.region())?;
-    let config = new_config(call.caller.id(), state.etags);
+    let mut config = new_config(call.caller.id(), state.etags);
+    config.items.set(item::ACL, acl_item(acl).as_deref());
+    config
+        .items
+        .set(item::OWNERSHIP, ownership.map(|ownership| [ownership as u8]).as_ref().map(<[u8; 1]>::as_slice));
     state.buckets.create(&state.store, call.bucket(), config).await?;
     let mut answer = S3Answer::empty(StatusCode::OK);
     if let Ok(location) = HeaderValue::try_from(format!("/{}", call.bucket())) {
@@ -94,15 +107,7 @@ pub(crate) async fn create_bucket(state: &S3State, mut call: S3Call) -> S3Result
     Ok(answer)
 }
 
-/// Refuses an ACL that lets others in: it would be stored and not obeyed.
-pub(crate) fn refuse_public(acl: CannedAcl) -> S3Result<()> {
-    match acl {
-        CannedAcl::Private | CannedAcl::BucketOwnerRead | CannedAcl::BucketOwnerFullControl => Ok(()),
-        public => Err(S3Error::not_implemented(&format!("The canned ACL {}", public.name()))),
-    }
-}
-
-/// DeleteBucket.
+/// DeleteBucket. Uploads into it end with it.
 pub(crate) async fn delete_bucket(state: &S3State, call: S3Call) -> S3Result<S3Answer> {
     state.buckets.delete(&state.store, call.bucket()).await?;
     Ok(S3Answer::empty(StatusCode::NO_CONTENT))

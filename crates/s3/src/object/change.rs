@@ -8,11 +8,12 @@ use super::metadata::S3Metadata;
 use super::tags::{OBJECT_TAGS_MAX, TagSet};
 use super::write::Target;
 use crate::answer::S3Answer;
+use crate::bucket::settings::{allow_object_acl, asked_acl};
 use crate::object::documents::tagging::{parse_tagging, write_tagging};
 use crate::request::error::{ErrorCode, S3Result};
 use crate::request::operation::S3Operation;
 use crate::serve::call::S3Call;
-use crate::state::S3State;
+use crate::state::{S3State, owner};
 
 /// A change is tried again this often if the object changes meanwhile.
 const TRIES_MAX: usize = 16;
@@ -36,6 +37,21 @@ pub(crate) async fn set_tags(state: &S3State, mut call: S3Call) -> S3Result<S3An
     let key = call.object_key()?;
     change(state, &call, &key, |metadata| metadata.set_tags(&tags)).await?;
     Ok(S3Answer::empty(if is_delete { StatusCode::NO_CONTENT } else { StatusCode::OK }))
+}
+
+/// GetObjectAcl.
+pub(crate) async fn get_acl(state: &S3State, call: S3Call) -> S3Result<S3Answer> {
+    let info = state.store.head(&call.object_key()?).await?.ok_or_else(|| no_such_key(&call))?;
+    Ok(S3Answer::xml(info.metadata.acl().document(&owner(call.found.owner()))))
+}
+
+/// PutObjectAcl.
+pub(crate) async fn put_acl(state: &S3State, mut call: S3Call) -> S3Result<S3Answer> {
+    let acl = asked_acl(state, &mut call).await?;
+    allow_object_acl(state, &call, acl).await?;
+    let key = call.object_key()?;
+    change(state, &call, &key, |metadata| metadata.set_acl(acl)).await?;
+    Ok(S3Answer::empty(StatusCode::OK))
 }
 
 /// Changes the metadata of an object, which keeps its value, its date and its end.

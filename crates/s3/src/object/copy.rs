@@ -2,11 +2,10 @@
 
 use http::HeaderMap;
 use shoal_engine::{ByteRange, Error, Metadata, ObjectInfo, ObjectKey, PutOptions, RejectRules, ValueReader};
-use shoal_frontend::access::Action;
 
 use super::conditions::{ReadConditions, WriteCondition};
-use super::get::no_such_key;
-use super::given::tags_in;
+use super::get::missing_key;
+use super::given::{metadata_in, tags_in};
 use super::metadata::{S3Metadata, StoredChecksum};
 use super::put::{given_metadata, judged_rules, look_early};
 use super::write::{CopyWatch, Target, etag_of, refused, rules_of};
@@ -15,10 +14,12 @@ use crate::answer::result::copy_result;
 use crate::body::check::BodyCheck;
 use crate::body::checksum::ChecksumAlgorithm;
 use crate::body::claims::BodyClaims;
+use crate::bucket::settings::allow_object_acl;
 use crate::request::copy::CopySource;
 use crate::request::error::{ErrorCode, S3Error, S3Result};
 use crate::request::headers::header;
 use crate::serve::call::S3Call;
+use crate::serve::permission::check_source;
 use crate::state::S3State;
 use crate::time::SECOND_NS;
 
@@ -26,21 +27,24 @@ use crate::time::SECOND_NS;
 const TRIES_MAX: usize = 8;
 
 /// Bytes of memory that a copy takes at most.
-const COPY_BYTES_MAX: u64 = 4 << 20;
+pub(crate) const COPY_BYTES_MAX: u64 = 4 << 20;
 
 /// CopyObject.
 pub(crate) async fn copy_object(state: &S3State, call: S3Call) -> S3Result<S3Answer> {
     let source = CopySource::parse(&call.headers)?;
-    call.caller.check(Action::Read, &source.bucket, &source.key)?;
-    state.buckets.find(&state.store, &source.bucket).await?;
+    check_source(state, &call, &source).await?;
     source.check_onto(call.bucket(), call.key())?;
     let condition = WriteCondition::parse(&call.headers)?;
     let key = call.object_key()?;
     look_early(state, &key, &condition).await?;
+    allow_object_acl(state, &call, metadata_in(&call.headers)?.acl()).await?;
     let from = ObjectKey::new(&source.bucket, &source.key)?;
     for _ in 0..TRIES_MAX {
-        let reader =
-            state.store.get_stream(&from, ByteRange::ALL).await?.ok_or_else(|| no_such_key(&call))?;
+        let reader = state
+            .store
+            .get_stream(&from, ByteRange::ALL)
+            .await?
+            .ok_or_else(|| missing_key(&call, &source.bucket, &source.key))?;
         let info = reader.info().clone();
         let judged = ReadConditions::of_copy_source(&call.headers)?;
         judged.check_source(&etag_of(&info).to_string(), info.modified_ns / SECOND_NS)?;

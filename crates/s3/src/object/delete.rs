@@ -3,7 +3,6 @@
 use futures_util::future::join_all;
 use http::StatusCode;
 use shoal_engine::{ObjectKey, RejectRules};
-use shoal_frontend::access::Action;
 
 use super::conditions::{DeleteConditions, PresentObject};
 use super::write::Target;
@@ -13,7 +12,8 @@ use crate::bucket::FoundBucket;
 use crate::object::documents::delete::{ObjectToDelete, ObjectsToDelete};
 use crate::request::error::{ErrorCode, S3Error, S3Result};
 use crate::serve::call::S3Call;
-use crate::state::{Caller, S3State};
+use crate::serve::permission::check_delete;
+use crate::state::S3State;
 use crate::time::SECOND_NS;
 
 /// Deletes an object if it fulfils the conditions. A missing object is a success.
@@ -43,9 +43,9 @@ pub(crate) async fn delete_object(state: &S3State, call: S3Call) -> S3Result<S3A
 pub(crate) async fn delete_objects(state: &S3State, mut call: S3Call) -> S3Result<S3Answer> {
     let document = call.document(state).await?;
     let wanted = ObjectsToDelete::parse(&document)?;
-    let (bucket, caller) = (call.bucket(), &call.caller);
+    let bucket = call.bucket();
     wanted.objects.iter().for_each(|object| shoal_metrics::note_key(bucket, object.key.as_bytes()));
-    let deletes = wanted.objects.iter().map(|object| delete_listed(state, caller, bucket, object));
+    let deletes = wanted.objects.iter().map(|object| delete_listed(state, &call, object));
     let outcomes = join_all(deletes).await;
     let results = wanted
         .objects
@@ -55,17 +55,12 @@ pub(crate) async fn delete_objects(state: &S3State, mut call: S3Call) -> S3Resul
     Ok(S3Answer::xml(delete_result(&results.collect::<Vec<_>>(), wanted.is_quiet)))
 }
 
-async fn delete_listed(
-    state: &S3State,
-    caller: &Caller,
-    bucket: &str,
-    object: &ObjectToDelete,
-) -> S3Result<()> {
+async fn delete_listed(state: &S3State, call: &S3Call, object: &ObjectToDelete) -> S3Result<()> {
     if object.version_id.as_deref().is_some_and(|version| version != "null") {
         return Err(S3Error::not_implemented("Versioning (VersionId other than null)"));
     }
-    caller.check(Action::Delete, bucket, object.key.as_bytes())?;
-    let key = ObjectKey::new(bucket, object.key.as_bytes());
+    check_delete(call, object.key.as_bytes())?;
+    let key = ObjectKey::new(call.bucket(), object.key.as_bytes());
     let key = key.map_err(|_| S3Error::from(ErrorCode::KeyTooLongError))?;
     delete(state, &key, &object.conditions).await
 }

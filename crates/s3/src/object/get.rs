@@ -2,21 +2,24 @@
 
 use futures_util::{StreamExt, stream};
 use http::header::LAST_MODIFIED;
-use shoal_base::limits::{LIST_PAGE_MAX, VALUE_BYTES_SINGLE_MAX};
+use shoal_base::limits::VALUE_BYTES_SINGLE_MAX;
 use shoal_buffer::Buffer;
-use shoal_engine::{ByteRange, Error, Lookup, ObjectInfo, ObjectKey, TryGet, ValueReader};
-use shoal_frontend::access::Action;
+use shoal_engine::{ByteRange, Error, Lookup, ObjectInfo, ObjectKey, ObjectPart, TryGet, ValueReader};
 use shoal_http::NoRoom;
 
-use super::metadata::S3Metadata;
+use super::metadata::{S3Metadata, StoredChecksum};
 use super::range::ValueRange;
+use super::write::etag_of;
 use crate::answer::S3Answer;
 use crate::answer::body::{S3Body, ValuePieces};
+use crate::answer::list::{ListedObject, ListedPart};
 use crate::answer::object::{ObjectAnswer, ObjectFacts, ObjectRead};
 use crate::answer::result::WantedAttributes;
 use crate::request::error::{ErrorCode, S3Error, S3Result};
 use crate::request::headers::header;
+use crate::request::list::PartListQuery;
 use crate::serve::call::S3Call;
+use crate::serve::permission::check_list;
 use crate::state::S3State;
 use crate::time::{SECOND_NS, http_date_of};
 
@@ -28,20 +31,40 @@ const TRIES_MAX: usize = 8;
 
 /// The error for a missing object: a caller that may not list does not learn that it is missing.
 pub(crate) fn no_such_key(call: &S3Call) -> S3Error {
-    match call.caller.check(Action::List, call.bucket(), call.key()) {
-        Ok(()) => {
-            S3Error::from(ErrorCode::NoSuchKey).with("Key", String::from_utf8_lossy(call.key()).into_owned())
-        }
+    missing_key(call, call.bucket(), call.key())
+}
+
+/// The same for an object that the request does not name as its target.
+pub(crate) fn missing_key(call: &S3Call, bucket: &str, key: &[u8]) -> S3Error {
+    match check_list(call, bucket, key) {
+        Ok(()) => S3Error::from(ErrorCode::NoSuchKey).with("Key", String::from_utf8_lossy(key).into_owned()),
         Err(denied) => denied,
     }
 }
 
-/// The head of the answer about an object.
-fn answer_about(read: &ObjectRead, info: &ObjectInfo) -> S3Result<ObjectAnswer> {
+/// The head of the answer about an object; with the bytes of each of its parts, if the request asks for one.
+fn answer_about(read: &ObjectRead, info: &ObjectInfo, parts: &[u64]) -> S3Result<ObjectAnswer> {
     let metadata = &info.metadata;
     let etag = metadata.etag(info.version.0, info.bytes);
     let (bytes, modified_ns) = (info.bytes, info.modified_ns);
-    read.answer(&ObjectFacts { metadata, etag, bytes, modified_ns, parts: &[] })
+    read.answer(&ObjectFacts { metadata, etag, bytes, modified_ns, parts })
+}
+
+/// An object, and the bytes of each of its parts if the request asks for one.
+async fn head_of(
+    state: &S3State,
+    call: &S3Call,
+    key: &ObjectKey,
+    read: &ObjectRead,
+) -> S3Result<(ObjectInfo, Vec<u64>)> {
+    let found = match read.is_of_part() {
+        false => state.store.head(key).await?.map(|info| (info, Vec::new())),
+        true => {
+            let found = state.store.object_parts(key).await?;
+            found.map(|(info, parts)| (info, parts.iter().map(|part| part.bytes).collect()))
+        }
+    };
+    found.ok_or_else(|| no_such_key(call))
 }
 
 fn without_body(answer: ObjectAnswer) -> S3Answer {
@@ -51,23 +74,43 @@ fn without_body(answer: ObjectAnswer) -> S3Answer {
 /// HeadObject.
 pub(crate) async fn head_object(state: &S3State, call: S3Call) -> S3Result<S3Answer> {
     let read = ObjectRead::parse(&call.headers, &call.query, call.caller.has_key())?;
-    let info = state.store.head(&call.object_key()?).await?.ok_or_else(|| no_such_key(&call))?;
-    Ok(without_body(answer_about(&read, &info)?))
+    let (info, parts) = head_of(state, &call, &call.object_key()?, &read).await?;
+    Ok(without_body(answer_about(&read, &info, &parts)?))
 }
 
 /// GetObjectAttributes.
 pub(crate) async fn get_attributes(state: &S3State, call: S3Call) -> S3Result<S3Answer> {
     let wanted = WantedAttributes::parse(header(&call.headers, "x-amz-object-attributes")?)?;
-    let info = state.store.head(&call.object_key()?).await?.ok_or_else(|| no_such_key(&call))?;
+    let page = PartListQuery::of_headers(&call.headers)?;
+    let key = call.object_key()?;
+    let found = match wanted.parts {
+        true => state.store.object_parts(&key).await?,
+        false => state.store.head(&key).await?.map(|info| (info, Vec::new())),
+    };
+    let (info, parts) = found.ok_or_else(|| no_such_key(&call))?;
     let metadata = &info.metadata;
     let etag = metadata.etag(info.version.0, info.bytes);
     let checksum = metadata.checksum();
-    let document = wanted.document(&etag, info.bytes, checksum.as_ref(), &[], (0, LIST_PAGE_MAX));
+    let parts = listed_parts(&info, &parts);
+    let page = (page.after, page.max_parts);
+    let document = wanted.document(&etag, info.bytes, checksum.as_ref(), &parts, page);
+    call.permit.set(document.len())?;
     let mut answer = S3Answer::xml(document);
     if let Ok(date) = http_date_of(info.modified_ns / SECOND_NS).try_into() {
         answer.headers.insert(LAST_MODIFIED, date);
     }
     Ok(answer)
+}
+
+/// The parts of an object, numbered as requests with a partNumber number them: from 1 on, without gaps.
+fn listed_parts(info: &ObjectInfo, parts: &[ObjectPart]) -> Vec<ListedPart> {
+    let listed = |(number, part): (u16, &ObjectPart)| {
+        let checksum = StoredChecksum::of_attribute(&part.checksum);
+        let etag = etag_of(info);
+        let object = ListedObject { etag, checksum, bytes: part.bytes, modified_ns: info.modified_ns };
+        ListedPart { number, object }
+    };
+    (1..).zip(parts).map(listed).collect()
 }
 
 /// The reason why a value was not read.
@@ -95,10 +138,13 @@ impl From<ReadFailed> for S3Error {
 pub(crate) async fn get_object(state: &S3State, call: S3Call) -> S3Result<S3Answer> {
     let key = call.object_key()?;
     let read = ObjectRead::parse(&call.headers, &call.query, call.caller.has_key())?;
+    if read.is_of_part() {
+        return by_head(state, &call, &key, &read).await;
+    }
     let lookup = match state.store.try_get_range(&key, ByteRange::ALL) {
         TryGet::Shown(None) => return Err(no_such_key(&call)),
         TryGet::Shown(Some(object)) => {
-            let answer = answer_about(&read, &object.info)?;
+            let answer = answer_about(&read, &object.info, &[])?;
             return in_memory(&call, answer, object.value);
         }
         TryGet::MustWait(lookup) => lookup,
@@ -108,7 +154,7 @@ pub(crate) async fn get_object(state: &S3State, call: S3Call) -> S3Result<S3Answ
         match Box::pin(state.store.get_from(lookup, &key, ByteRange::ALL, room)).await {
             Ok(None) => return Err(no_such_key(&call)),
             Ok(Some(object)) => {
-                let answer = answer_about(&read, &object.info)?;
+                let answer = answer_about(&read, &object.info, &[])?;
                 return in_memory(&call, answer, object.value);
             }
             // It is too long for one read.
@@ -125,8 +171,8 @@ pub(crate) async fn get_object(state: &S3State, call: S3Call) -> S3Result<S3Answ
 /// Decides by the object's head which bytes to read.
 async fn by_head(state: &S3State, call: &S3Call, key: &ObjectKey, read: &ObjectRead) -> S3Result<S3Answer> {
     for _ in 0..TRIES_MAX {
-        let info = state.store.head(key).await?.ok_or_else(|| no_such_key(call))?;
-        let answer = answer_about(read, &info)?;
+        let (info, parts) = head_of(state, call, key, read).await?;
+        let answer = answer_about(read, &info, &parts)?;
         let Some(ValueRange { first, bytes }) = answer.range else { return Ok(without_body(answer)) };
         let range = ByteRange { first, bytes: Some(bytes) };
         if bytes > VALUE_BYTES_SINGLE_MAX {

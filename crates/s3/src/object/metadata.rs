@@ -78,7 +78,8 @@ impl StoredChecksum {
         out
     }
 
-    fn of_attribute(bytes: &[u8]) -> Option<Self> {
+    /// Reads the stored attribute.
+    pub(crate) fn of_attribute(bytes: &[u8]) -> Option<Self> {
         let [algorithm, kind, rest @ ..] = bytes else { return None };
         let algorithm = ChecksumAlgorithm::of_number(*algorithm)?;
         let (value, rest) = rest.split_at_checked(algorithm.bytes())?;

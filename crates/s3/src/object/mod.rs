@@ -14,5 +14,4 @@ pub mod post;
 pub(crate) mod put;
 pub mod range;
 pub mod tags;
-pub mod upload;
 pub(crate) mod write;

@@ -1,13 +1,159 @@
-//! The fields of a POST form as an ordinary put, and the answer that the form asks for.
+//! PostObject: a form of a browser. Its fields are those of an ordinary put, its signature is that of a policy among them, and it
+//! chooses its answer.
 
-use http::{HeaderMap, HeaderName, HeaderValue};
+use std::ops::RangeInclusive;
 
+use http::header::LOCATION;
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+use shoal_http::Peer;
+use shoal_metrics::{note_caller, note_key};
+
+use super::conditions::WriteCondition;
 use super::etag::ObjectEtag;
+use super::metadata::S3Metadata;
+use super::put::{NewObject, StoredObject, StreamedObject, metadata_with};
 use super::tags::{OBJECT_TAGS_MAX, TagSet};
+use crate::answer::S3Answer;
+use crate::answer::result::post_result;
+use crate::body::check::BodyCheck;
+use crate::body::claims::BodyClaims;
+use crate::body::form::{FormReader, form_boundary};
+use crate::body::reader::BodyReader;
+use crate::bucket::settings::allow_object_acl;
 use crate::object::documents::tagging::parse_tagging;
 use crate::request::error::{ErrorCode, S3Error, S3Result};
-use crate::sign::form::{FormFields, form_field};
+use crate::request::headers::{check_expected_owner, header};
+use crate::request::operation::refuse_later_headers;
+use crate::request::target::BucketAndKey;
+use crate::serve::call::S3Call;
+use crate::serve::permission::check;
+use crate::sign::form::{FormFields, form_field, verify_form};
+use crate::state::S3State;
 use crate::text::percent_encode;
+use crate::time::SECOND_NS;
+
+/// PostObject.
+pub(crate) async fn post_object(state: &S3State, peer: &Peer, mut call: S3Call) -> S3Result<S3Answer> {
+    if call.caller.has_key() {
+        let why = "A form is signed by the policy in its fields, and not by a header or the query.";
+        return Err(S3Error::new(ErrorCode::InvalidRequest, why));
+    }
+    let boundary = form_boundary(header(&call.headers, "content-type")?.unwrap_or(""))?;
+    let limits = (state.min_rate, state.room_wait_max);
+    let mut form = Form {
+        body: BodyReader::stream(call.take_body()?, limits, &call.permit),
+        reader: FormReader::new(&boundary),
+    };
+    let mut file = Vec::new();
+    let fields = form.fields(&mut file).await?;
+    let (object, check, file_bytes) = let_in(state, peer, &mut call, &fields).await?;
+    let mut streamed = StreamedObject::begin(state, &call.found, object, check)?;
+    loop {
+        streamed.take(&file).await?;
+        check_file_bytes(&file_bytes, streamed.bytes(), false)?;
+        file.clear();
+        if !form.next(&mut file).await? {
+            break;
+        }
+    }
+    form.reader.finish()?;
+    check_file_bytes(&file_bytes, streamed.bytes(), true)?;
+    let stored = streamed.finish(state).await?;
+    answer(state, &call, &fields, &stored)
+}
+
+/// A form that arrives.
+struct Form {
+    body: BodyReader,
+    reader: FormReader,
+}
+
+impl Form {
+    /// Takes pieces until the file starts. Returns the fields, and puts the first bytes of the file into `file`.
+    async fn fields(&mut self, file: &mut Vec<u8>) -> S3Result<Vec<(String, String)>> {
+        loop {
+            let Some(piece) = self.body.next().await? else {
+                let why = "The form is not valid. It has no file, or is cut.";
+                return Err(S3Error::new(ErrorCode::MalformedPOSTRequest, why));
+            };
+            if let Some(head) = self.reader.feed(&piece, &mut |bytes| file.extend_from_slice(bytes))? {
+                return Ok(head.fields);
+            }
+        }
+    }
+
+    /// Puts the next bytes of the file into `file`. Returns false at the end of the form.
+    async fn next(&mut self, file: &mut Vec<u8>) -> S3Result<bool> {
+        let Some(piece) = self.body.next().await? else { return Ok(false) };
+        self.reader.feed(&piece, &mut |bytes| file.extend_from_slice(bytes))?;
+        Ok(true)
+    }
+}
+
+/// Verifies a form, and finds the object that it makes. Returns also the check of its file, and the lengths that the file may have.
+async fn let_in(
+    state: &S3State,
+    peer: &Peer,
+    call: &mut S3Call,
+    fields: &FormFields,
+) -> S3Result<(NewObject, BodyCheck, RangeInclusive<u64>)> {
+    let now_s = state.now_ns() / SECOND_NS;
+    let secrets = |id: &str| state.secrets(id, now_s);
+    let verified = verify_form(fields, call.bucket(), &state.signing, &secrets, now_s)?;
+    call.caller = state.caller_of(verified.id.as_deref())?;
+    if let Some(principal) = call.caller.principal() {
+        note_caller(principal.identity());
+    }
+    call.target = BucketAndKey::of(call.bucket().to_owned(), form_key(fields)?.as_bytes().to_vec())?;
+    note_key(call.bucket(), call.key());
+    state.find_bucket(call).await?;
+    check(call)?;
+    // Also a caller without a key, if the bucket lets it in.
+    peer.set_authenticated();
+    let headers = form_headers(fields)?;
+    refuse_later_headers(&headers)?;
+    check_expected_owner(&headers, call.found.owner())?;
+    let metadata = metadata_with(&headers, &form_tags(fields)?)?;
+    allow_object_acl(state, call, metadata.acl()).await?;
+    let check = BodyCheck::new(BodyClaims::of_form(&headers)?, None, call.found.etags(state.etags), None);
+    let object = NewObject { key: call.object_key()?, metadata, condition: WriteCondition::Always };
+    Ok((object, check, verified.file_bytes))
+}
+
+/// Checks the bytes of a file that arrived so far, or, at its end, all of them.
+fn check_file_bytes(allowed: &RangeInclusive<u64>, bytes: u64, is_end: bool) -> S3Result<()> {
+    if bytes > *allowed.end() {
+        let error = S3Error::from(ErrorCode::EntityTooLarge);
+        return Err(error.with("MaxSizeAllowed", allowed.end().to_string()));
+    }
+    if is_end && bytes < *allowed.start() {
+        let error = S3Error::from(ErrorCode::EntityTooSmall);
+        return Err(error.with("MinSizeAllowed", allowed.start().to_string()));
+    }
+    Ok(())
+}
+
+/// The answer that the form asks for.
+fn answer(state: &S3State, call: &S3Call, fields: &FormFields, stored: &StoredObject) -> S3Result<S3Answer> {
+    let (key, etag) = (form_key(fields)?, stored.etag());
+    let place = call.location(state)?;
+    let mut answer = stored.answer();
+    let (status, location) = match PostAnswer::of(fields, call.bucket(), key, &etag) {
+        PostAnswer::Status(status) => (StatusCode::from_u16(status), place),
+        PostAnswer::Redirect(location) => (Ok(StatusCode::SEE_OTHER), location),
+        PostAnswer::Document => {
+            let document = S3Answer::xml(post_result(&place, call.bucket(), key, &etag));
+            answer.headers.extend(document.headers);
+            answer.body = document.body;
+            (Ok(StatusCode::CREATED), place)
+        }
+    };
+    answer.status = status.unwrap_or(StatusCode::NO_CONTENT);
+    if let Ok(location) = HeaderValue::try_from(location) {
+        answer.headers.insert(LOCATION, location);
+    }
+    Ok(answer)
+}
 
 /// The answer to a form whose file was stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -60,8 +206,7 @@ pub fn form_key(fields: &FormFields) -> S3Result<&str> {
 /// # Errors
 /// `InvalidArgument` for a value that cannot be a header.
 pub fn form_headers(fields: &FormFields) -> S3Result<HeaderMap> {
-    const CONTENT: &str =
-        "content-type content-encoding content-disposition content-language cache-control expires";
+    const CONTENT: &str = "content-type content-encoding content-disposition content-language content-md5 cache-control expires";
     let mut headers = HeaderMap::new();
     for (name, value) in fields {
         let name = if name == "acl" { "x-amz-acl" } else { name };

@@ -40,7 +40,7 @@ impl NewValue {
 }
 
 /// The ETag of an object that a decision sees; `None` if it follows from a version that is not known yet.
-fn known_etag(info: &ObjectInfo) -> Option<ObjectEtag> {
+pub(crate) fn known_etag(info: &ObjectInfo) -> Option<ObjectEtag> {
     let etag = info.metadata.etag(info.version.0, info.bytes);
     let is_unknown = matches!(etag, ObjectEtag::Version(..)) && info.version == Lsn::NONE;
     (!is_unknown).then_some(etag)

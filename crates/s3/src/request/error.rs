@@ -40,6 +40,7 @@ macro_rules! error_codes {
 }
 
 error_codes! {
+    AccessControlListNotSupported 400 "The bucket does not allow ACLs: its owner owns all objects."
     AccessDenied 403 "Access Denied"
     AuthorizationHeaderMalformed 400 "The authorization header is malformed."
     AuthorizationQueryParametersError 400 "The query parameters of the signature are malformed."
@@ -56,6 +57,7 @@ error_codes! {
     InternalError 500 "Internal error."
     InvalidAccessKeyId 403 "The access key id does not exist."
     InvalidArgument 400 "Invalid argument."
+    InvalidBucketAclWithObjectOwnership 400 "The bucket has an ACL that lets others in: make it private first."
     InvalidBucketName 400 "The bucket name is not valid."
     InvalidChunkSizeError 400 "The chunks of the body are too small or too large."
     InvalidDigest 400 "The Content-MD5 or checksum is not valid."

@@ -2,9 +2,11 @@
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use http::HeaderMap;
 use shoal_base::limits::LIST_PAGE_MAX;
 
 use super::error::{ErrorCode, S3Error, S3Result};
+use super::headers::header;
 use super::query::QueryParameters;
 
 /// The first byte of a token.
@@ -168,6 +170,24 @@ impl PartListQuery {
         let after =
             if has_marker { query.number("part-number-marker")?.unwrap_or(0).min(PART_MAX) } else { 0 };
         Ok(Self { after: u16::try_from(after).unwrap_or(u16::MAX), max_parts: page(query, "max-parts")? })
+    }
+}
+
+impl PartListQuery {
+    /// Reads the headers of GetObjectAttributes.
+    ///
+    /// # Errors
+    /// `InvalidArgument`.
+    pub fn of_headers(headers: &HeaderMap) -> S3Result<Self> {
+        let number = |name: &str| -> S3Result<Option<u64>> {
+            let Some(text) = header(headers, name)? else { return Ok(None) };
+            let number = text.parse().ok().filter(|_| text.bytes().all(|byte| byte.is_ascii_digit()));
+            number.map(Some).ok_or_else(|| S3Error::argument(name, text, "The value is no number."))
+        };
+        let after = number("x-amz-part-number-marker")?.unwrap_or(0).min(PART_MAX);
+        let max_parts = number("x-amz-max-parts")?
+            .map_or(LIST_PAGE_MAX, |most| usize::try_from(most).unwrap_or(LIST_PAGE_MAX).min(LIST_PAGE_MAX));
+        Ok(Self { after: u16::try_from(after).unwrap_or(u16::MAX), max_parts })
     }
 }
 

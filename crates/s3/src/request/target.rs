@@ -8,7 +8,7 @@ use std::net::IpAddr;
 use shoal_base::limits::{BUCKET_BYTES_MAX, KEY_BYTES_MAX};
 
 use super::error::{ErrorCode, S3Error, S3Result};
-use crate::text::percent_decode;
+use crate::text::{percent_decode, percent_encode_path};
 
 /// Longest target (path and query), in bytes: a key of escapes and a presigned query fit.
 pub const TARGET_BYTES_MAX: usize = 16 << 10;
@@ -43,6 +43,14 @@ impl BucketAndKey {
         };
         check_bucket_name(&bucket)?;
         let key = percent_decode(key.as_bytes()).ok_or(ErrorCode::InvalidURI)?;
+        Self::of(bucket, key)
+    }
+
+    /// The target with this bucket and key; with an empty key the bucket.
+    ///
+    /// # Errors
+    /// `KeyTooLongError`.
+    pub(crate) fn of(bucket: String, key: Vec<u8>) -> S3Result<Self> {
         if key.len() > KEY_BYTES_MAX {
             let fields = S3Error::from(ErrorCode::KeyTooLongError).with("Size", key.len().to_string());
             return Err(fields.with("MaxSizeAllowed", KEY_BYTES_MAX.to_string()));
@@ -75,6 +83,22 @@ impl BucketAndKey {
 /// `URITooLong`.
 pub fn check_target(path_and_query: &str) -> S3Result<()> {
     if path_and_query.len() > TARGET_BYTES_MAX { Err(ErrorCode::URITooLong.into()) } else { Ok(()) }
+}
+
+/// The URL of an object, as a client reaches it that sends `host`.
+#[must_use]
+pub fn location_of(
+    (host, domains): (&str, &[String]),
+    is_encrypted: bool,
+    (bucket, key): (&str, &[u8]),
+) -> String {
+    let scheme = if is_encrypted { "https" } else { "http" };
+    let mut location = format!("{scheme}://{host}/");
+    if bucket_of_host(host, domains).is_none() {
+        location += &format!("{bucket}/");
+    }
+    percent_encode_path(&mut location, key);
+    location
 }
 
 /// The bucket in a host name below one of `domains`.

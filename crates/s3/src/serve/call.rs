@@ -7,14 +7,16 @@ use hyper::body::Incoming;
 use shoal_engine::ObjectKey;
 use shoal_http::MemoryPermit;
 
+use crate::access::decide::Origin;
 use crate::body::check::{BodyCheck, EtagScheme};
 use crate::body::claims::BodyClaims;
 use crate::body::reader::BodyReader;
 use crate::bucket::FoundBucket;
 use crate::request::error::{ErrorCode, S3Result};
+use crate::request::headers::header;
 use crate::request::operation::{BodyKind, OperationRow};
 use crate::request::query::QueryParameters;
-use crate::request::target::BucketAndKey;
+use crate::request::target::{BucketAndKey, location_of};
 use crate::sign::chunks::ChunkSigner;
 use crate::sign::payload::PayloadHash;
 use crate::state::{Caller, S3State};
@@ -27,6 +29,7 @@ pub(crate) struct S3Call {
     /// The headers, and those in the query of a presigned request.
     pub(crate) headers: HeaderMap,
     pub(crate) caller: Caller,
+    pub(crate) origin: Origin,
     /// The bucket, once the caller is let in.
     pub(crate) found: FoundBucket,
     pub(crate) payload: PayloadHash,
@@ -52,6 +55,12 @@ impl S3Call {
     /// The object.
     pub(crate) fn object_key(&self) -> S3Result<ObjectKey> {
         Ok(ObjectKey::new(self.bucket(), self.key())?)
+    }
+
+    /// The URL of the object, as the client reaches it.
+    pub(crate) fn location(&self, state: &S3State) -> S3Result<String> {
+        let host = (header(&self.headers, "host")?.unwrap_or(""), state.domains.as_slice());
+        Ok(location_of(host, state.security.is_encrypted(), (self.bucket(), self.key())))
     }
 
     /// Takes the body.

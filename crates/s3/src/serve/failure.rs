@@ -12,6 +12,8 @@ pub(crate) fn failed(error: &Error) -> S3Error {
         Error::ConditionFailed { .. } => ErrorCode::PreconditionFailed,
         Error::Invalid(_) => ErrorCode::InvalidRequest,
         Error::NoBucket(name) => return no_bucket(name),
+        Error::NoUpload(_) => ErrorCode::NoSuchUpload,
+        Error::NoPart(_) => ErrorCode::InvalidPart,
         Error::BucketNotEmpty(_) => ErrorCode::BucketNotEmpty,
         Error::Full { .. } | Error::NoRoom(_) => ErrorCode::InsufficientStorage,
         Error::Busy(_) => ErrorCode::SlowDown,

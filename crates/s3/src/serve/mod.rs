@@ -9,6 +9,7 @@
 
 pub(crate) mod call;
 pub(crate) mod failure;
+pub(crate) mod permission;
 
 use std::future::poll_fn;
 use std::pin::pin;
@@ -16,29 +17,32 @@ use std::sync::Arc;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use http::header::{CONTENT_LENGTH, DATE, HOST, SERVER};
+use http::header::{CONTENT_LENGTH, DATE, HOST, ORIGIN, SERVER};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response};
 use http_body::Body;
 use hyper::body::Incoming;
-use shoal_frontend::access::{ALL_KEYS, Action};
 use shoal_http::{ConnectionFlow, HttpProtocol, Peer, Timer, Waiters};
 use shoal_metrics::{Operation, RequestResult, Stage, mark, note_caller, note_key};
 
 use self::call::S3Call;
+use self::permission::check;
+use crate::access::decide::Origin;
 use crate::answer::S3Answer;
 use crate::answer::body::S3Body;
 use crate::answer::result::absent;
 use crate::bucket::FoundBucket;
 use crate::bucket::operations as buckets;
-use crate::object::{change, copy, delete, get, put};
+use crate::bucket::settings::{self, answer_preflight, headers_for_page};
+use crate::object::{change, copy, delete, get, post, put};
 use crate::request::error::{ErrorCode, S3Error, S3Result};
 use crate::request::headers::{check_expected_owner, check_headers, with_presigned};
-use crate::request::operation::{OperationRow, S3Operation, Support, TargetLevel, row_of};
+use crate::request::operation::{OperationRow, S3Operation, Support, row_of};
 use crate::request::query::QueryParameters;
 use crate::request::target::{BucketAndKey, check_target};
 use crate::sign::verify::{RequestHead, verify};
 use crate::state::S3State;
 use crate::time::{SECOND_NS, http_date_of};
+use crate::upload::{begin, complete, list as uploads, part, part_copy};
 
 /// The name of the server in answers.
 const SERVER_NAME: HeaderValue = HeaderValue::from_static("Shoal");
@@ -92,12 +96,16 @@ impl S3State {
         body: Incoming,
     ) -> S3Result<S3Answer> {
         let asked = asked?;
-        note_key(asked.target.bucket().unwrap_or_default(), asked.target.key().unwrap_or_default());
+        let bucket = asked.target.bucket().unwrap_or_default();
+        note_key(bucket, asked.target.key().unwrap_or_default());
+        if matches!(asked.row.operation, S3Operation::PreflightBucket | S3Operation::PreflightObject) {
+            return answer_preflight(self, bucket, &asked.headers);
+        }
         let mut call = self.admit((peer, flow), head, asked, body)?;
         mark(Stage::Started);
         let working = flow.working();
-        call.found = self.allowed_bucket(&call).await?;
-        let answer = self.operate(call).await;
+        self.let_in(peer, &mut call).await?;
+        let answer = self.operate(peer, call).await;
         drop(working);
         answer
     }
@@ -120,7 +128,7 @@ impl S3State {
         };
         let secrets = |id: &str| self.secrets(id, now_s);
         let verified = verify(&signed, &query, &self.signing, &secrets, now_s)?;
-        let caller = self.caller_of(&verified)?;
+        let caller = self.caller_of(verified.id.as_deref())?;
         if let Some(principal) = caller.principal() {
             note_caller(principal.identity());
             peer.set_authenticated();
@@ -135,6 +143,7 @@ impl S3State {
             query,
             headers,
             caller,
+            origin: Origin { address: peer.address.ip(), is_secure: self.security.is_encrypted() },
             found: FoundBucket::default(),
             payload,
             chunks,
@@ -143,28 +152,25 @@ impl S3State {
         })
     }
 
-    /// Checks the permissions of a request, and finds its bucket. A request about all buckets, and one that creates its bucket, has none.
+    /// Finds the bucket of a request, and checks its permissions. A request about all buckets, and one that creates its bucket, has none.
+    /// PostObject does both itself: its signature is in its body.
     ///
     /// # Errors
     /// `AccessDenied`, `NoSuchBucket`.
-    async fn allowed_bucket(&self, call: &S3Call) -> S3Result<FoundBucket> {
-        let allowed = check(call);
-        if matches!(call.row.operation, S3Operation::ListBuckets | S3Operation::CreateBucket) {
-            return allowed.map(|()| FoundBucket::default());
+    async fn let_in(&self, peer: &Peer, call: &mut S3Call) -> S3Result<()> {
+        match call.row.operation {
+            S3Operation::PostObject => return Ok(()),
+            S3Operation::ListBuckets | S3Operation::CreateBucket => return check(call),
+            _ => self.find_bucket(call).await?,
         }
-        // A caller without a key learns nothing about buckets.
-        if !call.caller.has_key() {
-            allowed?;
-            return Err(ErrorCode::AccessDenied.into());
-        }
-        let bucket = self.buckets.find(&self.store, call.bucket()).await?;
-        allowed?;
-        check_expected_owner(&call.headers, bucket.owner())?;
-        Ok(bucket)
+        self.check(call).await?;
+        // Also a caller without a key, if the bucket lets it in.
+        peer.set_authenticated();
+        check_expected_owner(&call.headers, call.found.owner())
     }
 
     /// Runs the operation. Each has its future on the heap, so that a short one is not as large as the largest.
-    fn operate(&self, call: S3Call) -> BoxFuture<'_, S3Result<S3Answer>> {
+    fn operate<'a>(&'a self, peer: &'a Peer, call: S3Call) -> BoxFuture<'a, S3Result<S3Answer>> {
         use S3Operation as Of;
         if call.row.support == Support::Absent {
             return std::future::ready(absent(call.row.operation).map(S3Answer::xml)).boxed();
@@ -173,6 +179,7 @@ impl S3State {
             Of::GetObject => get::get_object(self, call).boxed(),
             Of::HeadObject => get::head_object(self, call).boxed(),
             Of::PutObject => put::put_object(self, call).boxed(),
+            Of::PostObject => post::post_object(self, peer, call).boxed(),
             Of::DeleteObject => delete::delete_object(self, call).boxed(),
             Of::DeleteObjects => delete::delete_objects(self, call).boxed(),
             Of::CopyObject => copy::copy_object(self, call).boxed(),
@@ -187,30 +194,35 @@ impl S3State {
             Of::DeleteBucket => buckets::delete_bucket(self, call).boxed(),
             Of::HeadBucket => std::future::ready(Ok(buckets::head_bucket(self))).boxed(),
             Of::GetBucketLocation => std::future::ready(Ok(buckets::location(self))).boxed(),
+            Of::CreateMultipartUpload => begin::create_upload(self, call).boxed(),
+            Of::UploadPart => part::upload_part(self, call).boxed(),
+            Of::UploadPartCopy => part_copy::upload_part_copy(self, call).boxed(),
+            Of::CompleteMultipartUpload => complete::complete_upload(self, call).boxed(),
+            Of::AbortMultipartUpload => complete::abort_upload(self, call).boxed(),
+            Of::ListParts => uploads::list_parts(self, call).boxed(),
+            Of::ListMultipartUploads => uploads::list_uploads(self, call).boxed(),
+            Of::GetBucketCors => std::future::ready(settings::get_cors(&call)).boxed(),
+            Of::GetBucketAcl => std::future::ready(Ok(settings::get_acl(&call))).boxed(),
+            Of::PutBucketAcl => settings::put_acl(self, call).boxed(),
+            Of::GetObjectAcl => change::get_acl(self, call).boxed(),
+            Of::PutObjectAcl => change::put_acl(self, call).boxed(),
+            Of::GetBucketPolicy => std::future::ready(settings::get_policy(&call)).boxed(),
+            Of::GetBucketPolicyStatus => std::future::ready(settings::get_policy_status(&call)).boxed(),
+            Of::PutBucketPolicy => settings::put_policy(self, call).boxed(),
+            Of::DeleteBucketPolicy => settings::delete_policy(self, call).boxed(),
+            Of::GetBucketTagging => std::future::ready(settings::get_tags(&call)).boxed(),
+            Of::PutBucketTagging => settings::put_tags(self, call).boxed(),
+            Of::DeleteBucketTagging => settings::delete_tags(self, call).boxed(),
+            Of::GetPublicAccessBlock => std::future::ready(settings::get_block(&call)).boxed(),
+            Of::PutPublicAccessBlock => settings::put_block(self, call).boxed(),
+            Of::DeletePublicAccessBlock => settings::delete_block(self, call).boxed(),
+            Of::GetBucketOwnershipControls => std::future::ready(settings::get_ownership(&call)).boxed(),
+            Of::PutBucketOwnershipControls => settings::put_ownership(self, call).boxed(),
+            Of::DeleteBucketOwnershipControls => settings::delete_ownership(self, call).boxed(),
+            Of::PutBucketCors => settings::put_cors(self, call).boxed(),
+            Of::DeleteBucketCors => settings::delete_cors(self, call).boxed(),
             other => std::future::ready(Err(S3Error::not_implemented(other.name()))).boxed(),
         }
-    }
-}
-
-/// Checks the action of a request's row.
-///
-/// # Errors
-/// `AccessDenied`.
-fn check(call: &S3Call) -> S3Result<()> {
-    let S3Call { row, caller, .. } = call;
-    let is_known = |knows: bool| if knows { Ok(()) } else { Err(ErrorCode::AccessDenied.into()) };
-    match (row.level, row.operation) {
-        // The list has the buckets that the caller knows.
-        (TargetLevel::Service, _) => is_known(caller.has_key()),
-        // Each key is checked.
-        (_, S3Operation::DeleteObjects) => is_known(caller.has_key()),
-        (_, S3Operation::ListObjects | S3Operation::ListObjectsV2 | S3Operation::ListObjectVersions) => {
-            caller.check(row.action, call.bucket(), call.query.get("prefix").unwrap_or_default())
-        }
-        // They show only that the bucket exists.
-        (TargetLevel::Bucket, _) if row.action == Action::List => is_known(caller.knows(call.bucket())),
-        (TargetLevel::Bucket, _) => caller.check(row.action, call.bucket(), ALL_KEYS),
-        (TargetLevel::Object, _) => caller.check(row.action, call.bucket(), call.key()),
     }
 }
 
@@ -229,6 +241,10 @@ impl HttpProtocol for S3State {
             Ok(asked) => (measured(asked.row.operation), asked.row.operation.name()),
             Err(_) => (Operation::Other, "(no operation)"),
         };
+        let is_of_page = head.headers.contains_key(ORIGIN);
+        let bucket_of_page =
+            asked.as_ref().ok().filter(|_| is_of_page).and_then(|asked| asked.target.bucket());
+        let bucket_of_page = bucket_of_page.map(ToOwned::to_owned);
         let mut timer = Timer::begin(&self.metrics, &flow, peer.address, operation);
         let result = {
             // Pinned here and once: the handler is as large as the rest of the task.
@@ -253,6 +269,9 @@ impl HttpProtocol for S3State {
             } else {
                 timer.end(result);
             }
+        }
+        if let Some(bucket) = bucket_of_page {
+            answer.headers.extend(headers_for_page(self, &bucket, &head.method, &head.headers));
         }
         let headers = &mut answer.headers;
         headers.insert(SERVER, SERVER_NAME);
@@ -283,11 +302,21 @@ fn measured(operation: S3Operation) -> Operation {
     match operation {
         Of::GetObject => Operation::Get,
         Of::HeadObject | Of::GetObjectAttributes => Operation::Head,
-        Of::PutObject | Of::CopyObject => Operation::Put,
+        Of::PutObject
+        | Of::PostObject
+        | Of::CopyObject
+        | Of::UploadPart
+        | Of::UploadPartCopy
+        | Of::CompleteMultipartUpload => Operation::Put,
         Of::PutObjectTagging | Of::DeleteObjectTagging => Operation::Update,
         Of::DeleteObject => Operation::Delete,
         Of::DeleteObjects => Operation::MultiDelete,
-        Of::ListObjects | Of::ListObjectsV2 | Of::ListObjectVersions | Of::ListBuckets => Operation::List,
+        Of::ListObjects
+        | Of::ListObjectsV2
+        | Of::ListObjectVersions
+        | Of::ListBuckets
+        | Of::ListParts
+        | Of::ListMultipartUploads => Operation::List,
         _ => Operation::Other,
     }
 }

@@ -98,7 +98,7 @@ async fn a_refused_request_is_not_asked_for_its_body() {
     };
     assert_eq!(ask("/bkt/k", ("if-none-match", "*")).await, (412, 0));
     assert_eq!(ask("/none/k", ("if-none-match", "*")).await, (404, 0));
-    assert_eq!(ask("/bkt/k", ("x-amz-acl", "public-read")).await, (501, 0));
+    assert_eq!(ask("/bkt/k", ("x-amz-acl", "aws-exec-read")).await, (501, 0));
     assert_eq!(ask("/bkt/new", ("if-none-match", "*")).await, (100, 200));
 }
 

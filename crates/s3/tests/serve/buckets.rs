@@ -58,8 +58,7 @@ async fn operations_that_are_missing_say_so() {
     let running = Running::start().await;
     let mut client = running.with_bucket().await;
     for (method, target, name) in [
-        ("GET", "/bkt?acl", "GetBucketAcl"),
-        ("POST", "/bkt/k?uploads", "CreateMultipartUpload"),
+        ("GET", "/bkt?website", "GetBucketWebsite"),
         ("GET", "/bkt?lifecycle", "GetBucketLifecycleConfiguration"),
         ("PUT", "/bkt?versioning", "Versioning"),
         ("GET", "/bkt/k?torrent", "Torrents"),
@@ -70,9 +69,31 @@ async fn operations_that_are_missing_say_so() {
     }
     assert_eq!(client.get("/bkt?versioning").await.status, 200);
     assert_eq!(client.get("/bkt?encryption").await.error().0, 404);
-    let public = client.send("PUT", "/bkt/k", &[("x-amz-acl", "public-read")], b"1").await;
-    assert_eq!(public.error().0, 501);
+    let unknown = client.send("PUT", "/bkt/k", &[("x-amz-acl", "aws-exec-read")], b"1").await;
+    assert_eq!(unknown.error().0, 501);
     assert_eq!(client.send("PATCH", "/bkt/k", &[], b"").await.error().0, 405);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_bucket_has_up_to_fifty_tags() {
+    let running = Running::start().await;
+    let mut client = running.with_bucket().await;
+    let document = |count: usize| {
+        let tag = |number| format!("<Tag><Key>k{number:02}</Key><Value>v&amp;</Value></Tag>");
+        let tags: String = (0..count).map(tag).collect();
+        format!("<Tagging><TagSet>{tags}</TagSet></Tagging>").into_bytes()
+    };
+    assert_eq!(client.get("/bkt?tagging").await.error(), (404, "NoSuchTagSet".to_owned()));
+    assert_eq!(client.put("/bkt?tagging", &document(50)).await.status, 204);
+    let stored = client.get("/bkt?tagging").await;
+    assert_eq!((stored.all("Key").len(), &*stored.one("Value")), (50, "v&amp;"));
+    assert_eq!(client.put("/bkt?tagging", &document(51)).await.error().1, "InvalidTag");
+    assert_eq!(client.get("/bkt?tagging").await.all("Key").len(), 50);
+    assert_eq!(client.delete("/bkt?tagging").await.status, 204);
+    assert_eq!(client.get("/bkt?tagging").await.error().0, 404);
+    client.put("/bkt?tagging", &document(1)).await;
+    assert_eq!(client.put("/bkt?tagging", &document(0)).await.status, 204);
+    assert_eq!(client.get("/bkt?tagging").await.error().0, 404);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -5,11 +5,17 @@
 
 mod abuse;
 mod access;
+mod acls;
 mod bodies;
 mod buckets;
 mod conditions;
+mod cors;
+mod forms;
 mod lists;
 mod objects;
 mod permissions;
+mod policies;
 mod race;
 mod support;
+mod upload_lists;
+mod uploads;

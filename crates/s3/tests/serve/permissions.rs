@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use shoal_engine::{ObjectKey, PutOptions};
+use shoal_engine::{NewUpload, ObjectKey, PutOptions};
 use shoal_frontend::access::KeyFile;
 use shoal_s3::request::operation::{OPERATIONS, Support};
 use shoal_storekit::StoreKit;
@@ -11,12 +11,34 @@ use shoal_testkit::permissions::{HOLDERS, Holder, Shows, key_file};
 use crate::support::{Client, Reply, Running, TestKey};
 
 /// Each operation: its name, method and target, the source of a copy, its body, and its needs: actions on the keys K and L, the
-/// prefix P, or the bucket. `known`: any grant in the bucket; `any`: a key.
+/// prefix P, or the bucket. `known`: any grant in the bucket; `any`: a key; `page`: nothing, browsers ask without a signature.
 const REQUESTS: &[(&str, &str, &str, &str, &str, &str)] = &[
     ("ListBuckets", "GET", "/", "", "", "any"),
+    ("PreflightBucket", "OPTIONS", "/films", "", "", "page"),
+    ("PreflightObject", "OPTIONS", "/films/K", "", "", "page"),
     ("HeadBucket", "HEAD", "/films", "", "", "known"),
     ("GetBucketLocation", "GET", "/films?location", "", "", "known"),
     ("GetBucketVersioning", "GET", "/films?versioning", "", "", "known"),
+    ("GetBucketAcl", "GET", "/films?acl", "", "", "bucket bucket"),
+    ("PutBucketAcl", "PUT", "/films?acl", "", "", "bucket bucket"),
+    ("GetBucketPolicy", "GET", "/films?policy", "", "", "bucket bucket"),
+    ("PutBucketPolicy", "PUT", "/films?policy", "", POLICY, "bucket bucket"),
+    ("GetBucketPolicyStatus", "GET", "/films?policyStatus", "", "", "bucket bucket"),
+    ("DeleteBucketPolicy", "DELETE", "/films?policy", "", "", "bucket bucket"),
+    ("GetBucketTagging", "GET", "/films?tagging", "", "", "bucket bucket"),
+    ("PutBucketTagging", "PUT", "/films?tagging", "", "<Tagging><TagSet/></Tagging>", "bucket bucket"),
+    ("DeleteBucketTagging", "DELETE", "/films?tagging", "", "", "bucket bucket"),
+    ("GetPublicAccessBlock", "GET", "/films?publicAccessBlock", "", "", "bucket bucket"),
+    ("PutPublicAccessBlock", "PUT", "/films?publicAccessBlock", "", BLOCK, "bucket bucket"),
+    ("DeletePublicAccessBlock", "DELETE", "/films?publicAccessBlock", "", "", "bucket bucket"),
+    ("GetBucketOwnershipControls", "GET", "/films?ownershipControls", "", "", "bucket bucket"),
+    ("PutBucketOwnershipControls", "PUT", "/films?ownershipControls", "", OWNERSHIP, "bucket bucket"),
+    ("DeleteBucketOwnershipControls", "DELETE", "/films?ownershipControls", "", "", "bucket bucket"),
+    ("GetObjectAcl", "GET", "/films/K?acl", "", "", "read K"),
+    ("PutObjectAcl", "PUT", "/films/K?acl", "", "", "write K"),
+    ("GetBucketCors", "GET", "/films?cors", "", "", "bucket bucket"),
+    ("PutBucketCors", "PUT", "/films?cors", "", CORS, "bucket bucket"),
+    ("DeleteBucketCors", "DELETE", "/films?cors", "", "", "bucket bucket"),
     ("GetBucketAccelerateConfiguration", "GET", "/films?accelerate", "", "", "bucket bucket"),
     ("GetBucketEncryption", "GET", "/films?encryption", "", "", "bucket bucket"),
     ("GetBucketLogging", "GET", "/films?logging", "", "", "bucket bucket"),
@@ -37,6 +59,14 @@ const REQUESTS: &[(&str, &str, &str, &str, &str, &str)] = &[
     ("PutObjectTagging", "PUT", "/films/K?tagging", "", "<Tagging><TagSet/></Tagging>", "write K"),
     ("DeleteObjectTagging", "DELETE", "/films/K?tagging", "", "", "write K"),
     ("PutObject", "PUT", "/films/K", "", "v", "write K"),
+    ("PostObject", "POST", "/films", "", "v", "write K"),
+    ("CreateMultipartUpload", "POST", "/films/K?uploads", "", "", "write K"),
+    ("UploadPart", "PUT", "/films/K?partNumber=1&uploadId=U", "", "v", "write K"),
+    ("UploadPartCopy", "PUT", "/films/L?partNumber=1&uploadId=U", "/films/K", "", "read K, write L"),
+    ("ListParts", "GET", "/films/K?uploadId=U", "", "", "list K"),
+    ("CompleteMultipartUpload", "POST", "/films/K?uploadId=U", "", COMPLETE, "write K"),
+    ("AbortMultipartUpload", "DELETE", "/films/K?uploadId=U", "", "", "write K"),
+    ("ListMultipartUploads", "GET", "/films?uploads&prefix=P", "", "", "list P"),
     ("CopyObject", "PUT", "/films/L", "/films/K", "", "read K, write L"),
     ("DeleteObject", "DELETE", "/films/K", "", "", "delete K"),
     (
@@ -48,6 +78,19 @@ const REQUESTS: &[(&str, &str, &str, &str, &str, &str)] = &[
         "delete K",
     ),
 ];
+
+/// No upload has this part: the request is let in, and changes nothing.
+const COMPLETE: &str = "<CompleteMultipartUpload><Part><PartNumber>9</PartNumber><ETag>e</ETag></Part></CompleteMultipartUpload>";
+
+/// It is about nobody of the matrix.
+const POLICY: &str = r#"{"Statement": {"Effect": "Allow", "Principal": {"AWS": "NOBODY"}, "Action": "s3:*", "Resource": "arn:aws:s3:::films/*"}}"#;
+
+const BLOCK: &str = "<PublicAccessBlockConfiguration></PublicAccessBlockConfiguration>";
+
+const OWNERSHIP: &str =
+    "<OwnershipControls><Rule><ObjectOwnership>ObjectWriter</ObjectOwnership></Rule></OwnershipControls>";
+
+const CORS: &str = "<CORSConfiguration><CORSRule><AllowedOrigin>*</AllowedOrigin><AllowedMethod>GET</AllowedMethod></CORSRule></CORSConfiguration>";
 
 /// The callers of this protocol.
 fn callers() -> impl Iterator<Item = &'static Holder> {
@@ -64,15 +107,16 @@ fn is_allowed(holder: &Holder, needs: &str, name: impl Fn(&str) -> String) -> bo
         let may = |action: &str| ["", "in/", "out/"].iter().any(|key| holder.may(&[(action, "films", *key)]));
         actions.into_iter().any(may)
     };
-    is_let_in
-        && match needs {
-            "any" => true,
-            "known" => knows(),
-            needs => needs.split(", ").all(|need| match need.split_once(' ').unwrap() {
-                (action, "bucket") => holder.may(&[(action, "films", "")]),
-                (action, of) => holder.may(&[(action, "films", &name(of))]),
-            }),
-        }
+    needs == "page"
+        || is_let_in
+            && match needs {
+                "any" => true,
+                "known" => knows(),
+                needs => needs.split(", ").all(|need| match need.split_once(' ').unwrap() {
+                    (action, "bucket") => holder.may(&[(action, "films", "")]),
+                    (action, of) => holder.may(&[(action, "films", &name(of))]),
+                }),
+            }
 }
 
 fn is_denied(reply: &Reply) -> bool {
@@ -128,15 +172,34 @@ async fn check(
         Some((start, "")) => format!("{start}{}", encoded(&of("P"))),
         _ => target.replace("/K", &format!("/{}", of("K"))).replace("/L", &format!("/{}", of("L"))),
     };
+    let target = match target.strip_suffix('U') {
+        Some(start) => {
+            let key =
+                ObjectKey::new("films", of(if name == "UploadPartCopy" { "L" } else { "K" }).as_bytes());
+            let upload = running.store.begin_upload(&key.unwrap(), NewUpload::default(), None).await.unwrap();
+            format!("{start}{}", upload.id)
+        }
+        None => target,
+    };
     let source = source.replace("/K", &format!("/{}", of("K")));
     let body = body.replace("<Key>K<", &format!("<Key>{}<", of("K")));
+    if needs == "page" {
+        let set = running.client().await.put("/films?cors", CORS.as_bytes()).await;
+        assert_eq!(set.status, 200, "{}", set.text());
+    }
+    let page = [("origin", "https://page"), ("access-control-request-method", "GET")];
     let headers = [("x-amz-copy-source", source.as_str()), ("x-amz-object-attributes", "ETag")];
     let headers = match name {
-        "CopyObject" => &headers[..1],
+        "CopyObject" | "UploadPartCopy" => &headers[..1],
+        "PutBucketAcl" | "PutObjectAcl" => &[("x-amz-acl", "private")],
+        "PreflightBucket" | "PreflightObject" => &page[..],
         "GetObjectAttributes" => &headers[1..],
         _ => &[],
     };
-    let reply = client.send(method, &target, headers, body.as_bytes()).await;
+    let reply = match name {
+        "PostObject" => client.post_form(&target, &[("key", &of("K"))], &[], body.as_bytes()).await,
+        _ => client.send(method, &target, headers, body.as_bytes()).await,
+    };
     let expected = is_allowed(holder, needs, of);
     let what = format!("{} {name} {target}: {} {}", holder.name, reply.status, reply.text());
     assert_eq!(!is_denied(&reply), expected, "{what}");

@@ -3,6 +3,8 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use ring::{digest, hmac};
 use shoal_base::{Clock, SystemClock};
 use shoal_engine::Store;
@@ -61,7 +63,12 @@ impl Running {
         Self::within(store, file, ServerLimits::default()).await
     }
 
-    async fn within(store: Store, mut file: KeyFile, limits: ServerLimits) -> Self {
+    async fn within(store: Store, file: KeyFile, limits: ServerLimits) -> Self {
+        Self::by(store, file, S3Options { limits, ..S3Options::default() })
+    }
+
+    /// With these options, except those that a test needs.
+    pub(crate) fn by(store: Store, mut file: KeyFile, options: S3Options) -> Self {
         let key = created(&mut file, "all *");
         let security = Security::new(credentials(&file));
         let metrics = Arc::new(Metrics::default());
@@ -70,12 +77,11 @@ impl Running {
             listen: "127.0.0.1:0".parse().unwrap(),
             security: security.clone(),
             domains: vec!["s3.test".to_owned()],
-            limits: limits.clone(),
-            ..S3Options::default()
+            ..options
         };
+        let capacity = Capacity::new(&options.limits);
         let server = S3Server::bind(options).unwrap();
         let address = server.addresses()[0];
-        let capacity = Capacity::new(&limits);
         tokio::spawn(server.run(store.clone(), capacity, std::future::pending()));
         Self { address, store, file, security, metrics, key }
     }
@@ -174,15 +180,40 @@ pub(crate) fn sha256(bytes: &[u8]) -> String {
     hex(digest::digest(&digest::SHA256, bytes).as_ref())
 }
 
+/// The scope of a signature of this date.
+fn scope_of(date: &str) -> String {
+    format!("{}/us-east-1/s3/aws4_request", &date[..8])
+}
+
+/// The signature of a text by the key of this date.
+fn signature_of(secret: &str, date: &str, text: &str) -> String {
+    let sign =
+        |key: &[u8], text: &[u8]| hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, key), text).as_ref().to_vec();
+    let key = format!("AWS4{secret}").into_bytes();
+    let key = scope_of(date).split('/').fold(key, |key, part| sign(&key, part.as_bytes()));
+    hex(&sign(&key, text.as_bytes()))
+}
+
 /// The signature of a canonical request.
 fn signature(secret: &str, date: &str, canonical: &str) -> String {
-    let scope = format!("{}/us-east-1/s3/aws4_request", &date[..8]);
-    let mut key = format!("AWS4{secret}").into_bytes();
-    for part in scope.split('/') {
-        key = hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, &key), part.as_bytes()).as_ref().to_vec();
+    let text = format!("AWS4-HMAC-SHA256\n{date}\n{}\n{}", scope_of(date), sha256(canonical.as_bytes()));
+    signature_of(secret, date, &text)
+}
+
+/// The boundary of forms.
+const BOUNDARY: &str = "----shoal7MA4";
+
+/// The body of a form with these fields, and `file` as its last part.
+pub(crate) fn form_body(fields: &[(&str, &str)], file: &[u8]) -> Vec<u8> {
+    let mut body = String::new();
+    for (name, value) in fields {
+        body +=
+            &format!("--{BOUNDARY}\r\nContent-Disposition: form-data; name=\"{name}\"\r\n\r\n{value}\r\n");
     }
-    let text = format!("AWS4-HMAC-SHA256\n{date}\n{scope}\n{}", sha256(canonical.as_bytes()));
-    hex(hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, &key), text.as_bytes()).as_ref())
+    body += &format!(
+        "--{BOUNDARY}\r\nContent-Disposition: form-data; name=\"file\"; filename=\"a b.txt\"\r\n\r\n"
+    );
+    [body.as_bytes(), file, format!("\r\n--{BOUNDARY}--\r\n").as_bytes()].concat()
 }
 
 fn canonical_query(query: &str) -> String {
@@ -300,8 +331,94 @@ impl Client {
         self.receive(method).await
     }
 
+    /// Posts a form.
+    pub(crate) async fn post_form(
+        &mut self,
+        target: &str,
+        fields: &[(&str, &str)],
+        conditions: &[&str],
+        file: &[u8],
+    ) -> Reply {
+        let body = self.form(fields, conditions, file);
+        self.send_form(target, &body).await
+    }
+
+    /// The body of a form. If the client has a key, it has a policy with these conditions (JSON), and others that allow all its fields.
+    pub(crate) fn form(&self, fields: &[(&str, &str)], conditions: &[&str], file: &[u8]) -> Vec<u8> {
+        let mut all: Vec<(&str, &str)> = fields.to_vec();
+        let signed = self.key.as_ref().map(|TestKey { id, secret }| {
+            let date = basic_of(now_s());
+            let credential = format!("{id}/{}", scope_of(&date));
+            let own = [
+                ("x-amz-algorithm", "AWS4-HMAC-SHA256"),
+                ("x-amz-credential", credential.as_str()),
+                ("x-amz-date", date.as_str()),
+            ];
+            let names = fields.iter().chain(&own).map(|(name, _)| *name).chain(["bucket"]);
+            let mut list: Vec<String> =
+                names.map(|name| format!("[\"starts-with\", \"${name}\", \"\"]")).collect();
+            list.extend(conditions.iter().map(|condition| (*condition).to_owned()));
+            let policy = format!(
+                "{{\"expiration\": \"2999-01-01T00:00:00Z\", \"conditions\": [{}]}}",
+                list.join(", ")
+            );
+            let policy = STANDARD.encode(policy);
+            let signature = signature_of(secret, &date, &policy);
+            (credential, date, policy, signature)
+        });
+        if let Some((credential, date, policy, signature)) = &signed {
+            all.extend([
+                ("x-amz-algorithm", "AWS4-HMAC-SHA256"),
+                ("x-amz-credential", credential),
+                ("x-amz-date", date),
+                ("policy", policy),
+                ("x-amz-signature", signature),
+            ]);
+        }
+        form_body(&all, file)
+    }
+
+    /// Posts the body of a form.
+    pub(crate) async fn send_form(&mut self, target: &str, body: &[u8]) -> Reply {
+        let headers = [
+            ("content-type".to_owned(), format!("multipart/form-data; boundary={BOUNDARY}")),
+            ("content-length".to_owned(), body.len().to_string()),
+        ];
+        self.send_head("POST", target, &headers).await;
+        self.send_body(body).await;
+        self.receive("POST").await
+    }
+
     pub(crate) async fn put(&mut self, target: &str, body: &[u8]) -> Reply {
         self.send("PUT", target, &[], body).await
+    }
+
+    /// Starts an upload of an object. Returns its id.
+    pub(crate) async fn begin_upload(&mut self, path: &str, headers: &[(&str, &str)]) -> String {
+        let begun = self.send("POST", &format!("{path}?uploads"), headers, b"").await;
+        assert_eq!(begun.status, 200, "{}", begun.text());
+        begun.one("UploadId")
+    }
+
+    /// Sends a part.
+    pub(crate) async fn send_part(&mut self, path: &str, upload: &str, number: u32, value: &[u8]) -> Reply {
+        self.put(&format!("{path}?partNumber={number}&uploadId={upload}"), value).await
+    }
+
+    /// Completes an upload with these numbers and ETags.
+    pub(crate) async fn complete_upload(
+        &mut self,
+        path: &str,
+        upload: &str,
+        parts: &[(u32, &str)],
+        headers: &[(&str, &str)],
+    ) -> Reply {
+        let part = |(number, etag): &(u32, &str)| {
+            format!("<Part><PartNumber>{number}</PartNumber><ETag>{etag}</ETag></Part>")
+        };
+        let parts: String = parts.iter().map(part).collect();
+        let document = format!("<CompleteMultipartUpload>{parts}</CompleteMultipartUpload>");
+        self.send("POST", &format!("{path}?uploadId={upload}"), headers, document.as_bytes()).await
     }
 
     pub(crate) async fn get(&mut self, target: &str) -> Reply {

@@ -114,6 +114,12 @@ impl ObjectOwnership {
         Self::ALL.into_iter().find(|ownership| ownership.name() == name)
     }
 
+    /// The ownership of a stored byte.
+    #[must_use]
+    pub fn of_number(number: u8) -> Option<Self> {
+        Self::ALL.into_iter().find(|ownership| *ownership as u8 == number)
+    }
+
     /// The document that answers GetBucketOwnershipControls.
     #[must_use]
     pub fn document(self) -> Vec<u8> {

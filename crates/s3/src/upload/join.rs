@@ -3,11 +3,11 @@
 use http::HeaderMap;
 use shoal_base::limits::VALUE_BYTES_MAX;
 
-use super::etag::{ObjectEtag, etag_list_has};
-use super::metadata::StoredChecksum;
+use super::document::CompletedPart;
 use crate::answer::list::ListedPart;
 use crate::body::checksum::{ChecksumAlgorithm, ChecksumValue};
-use crate::object::documents::complete::CompletedPart;
+use crate::object::etag::{ObjectEtag, etag_list_has};
+use crate::object::metadata::StoredChecksum;
 use crate::request::error::{ErrorCode, S3Error, S3Result};
 use crate::request::headers::header;
 
@@ -47,12 +47,34 @@ impl UploadChecksum {
         };
         let is_hash = matches!(algorithm, ChecksumAlgorithm::Sha1 | ChecksumAlgorithm::Sha256);
         let is_possible = if is_composite { algorithm != ChecksumAlgorithm::Crc64Nvme } else { !is_hash };
-        let kind = if is_composite { "COMPOSITE" } else { "FULL_OBJECT" };
+        let checksum = Self { algorithm, is_composite };
         let why = format!(
-            "The {kind} checksum type cannot be used with the {} checksum algorithm.",
+            "The {} checksum type cannot be used with the {} checksum algorithm.",
+            checksum.type_name(),
             algorithm.name()
         );
-        if is_possible { Ok(Some(Self { algorithm, is_composite })) } else { Err(invalid(&why)) }
+        if is_possible { Ok(Some(checksum)) } else { Err(invalid(&why)) }
+    }
+
+    /// The name of the type.
+    #[must_use]
+    pub fn type_name(self) -> &'static str {
+        if self.is_composite { "COMPOSITE" } else { "FULL_OBJECT" }
+    }
+
+    /// The item that stores it with an upload: the algorithm, and 1 for a checksum of the whole object.
+    pub(super) fn item(self) -> [u8; 2] {
+        [self.algorithm as u8, u8::from(!self.is_composite)]
+    }
+
+    /// Reads the stored item.
+    pub(super) fn of_item(bytes: &[u8]) -> Option<Self> {
+        match bytes {
+            [algorithm, kind @ (0 | 1)] => {
+                Some(Self { algorithm: ChecksumAlgorithm::of_number(*algorithm)?, is_composite: *kind == 0 })
+            }
+            _ => None,
+        }
     }
 
     /// The checksum of an object of these parts; `None` if a part has none of the algorithm.
@@ -130,12 +152,17 @@ pub fn join_parts(
 }
 
 impl JoinedParts {
-    /// Checks the claims of CompleteMultipartUpload about the object: its length and its checksum. A composite checksum may
-    /// have the number of parts after a hyphen.
+    /// Checks the claims of CompleteMultipartUpload about the object: its length, its checksum, and the type of the checksum, which is
+    /// that of the upload. A composite checksum may have the number of parts after a hyphen.
     ///
     /// # Errors
-    /// `InvalidRequest` for a wrong length or a malformed checksum, `BadDigest` for a wrong one.
-    pub fn check_claims(&self, headers: &HeaderMap) -> S3Result<()> {
+    /// `InvalidRequest` for a wrong length or type or a malformed checksum, `BadDigest` for a wrong one.
+    pub fn check_claims(&self, headers: &HeaderMap, upload: Option<UploadChecksum>) -> S3Result<()> {
+        let kind = header(headers, "x-amz-checksum-type")?;
+        if kind.is_some_and(|kind| upload.is_none_or(|upload| upload.type_name() != kind)) {
+            let why = "The provided 'x-amz-checksum-type' header value does not match that of the upload.";
+            return Err(S3Error::new(ErrorCode::InvalidRequest, why));
+        }
         let size = header(headers, "x-amz-mp-object-size")?;
         if size.is_some_and(|text| text.parse() != Ok(self.bytes)) {
             let why =
@@ -214,6 +241,19 @@ mod tests {
     }
 
     #[test]
+    fn the_item_of_an_upload_is_read_again() {
+        for algorithm in ChecksumAlgorithm::ALL {
+            for is_composite in [false, true] {
+                let checksum = UploadChecksum { algorithm, is_composite };
+                assert_eq!(UploadChecksum::of_item(&checksum.item()), Some(checksum));
+            }
+        }
+        for bytes in [&[][..], &[1], &[0, 0], &[1, 2], &[99, 0], &[1, 0, 0]] {
+            assert_eq!(UploadChecksum::of_item(bytes), None, "{bytes:?}");
+        }
+    }
+
+    #[test]
     fn parts_are_joined_with_etag_and_checksum() {
         let found = [part(1, b"", PART_BYTES_MIN), part(2, b"1234", PART_BYTES_MIN), part(9, b"56789", 5)];
         let both = [asked(&found[1]), asked(&found[2])];
@@ -265,13 +305,15 @@ mod tests {
         let joined = join_parts(&[asked(&found[0])], &found, Some(checksum)).unwrap();
         let text = joined.checksum.unwrap().text();
         let check = |name: &str, value: &str| {
-            joined.check_claims(&headers_of(&[(name, value)])).map_err(|error| error.code)
+            joined.check_claims(&headers_of(&[(name, value)]), Some(checksum)).map_err(|error| error.code)
         };
         assert_eq!(check("x-amz-checksum-crc32", &text), Ok(()));
         assert_eq!(check("x-amz-checksum-crc32", text.trim_end_matches("-1")), Ok(()));
         assert_eq!(check("x-amz-checksum-crc32", &text.replace("-1", "-2")), Err(ErrorCode::BadDigest));
         assert_eq!(check("x-amz-checksum-crc32", "y/Q5Jg=="), Err(ErrorCode::BadDigest));
         assert_eq!(check("x-amz-checksum-crc32", "x"), Err(ErrorCode::InvalidRequest));
+        assert_eq!(check("x-amz-checksum-type", "COMPOSITE"), Ok(()));
+        assert_eq!(check("x-amz-checksum-type", "FULL_OBJECT"), Err(ErrorCode::InvalidRequest));
         assert_eq!(check("x-amz-mp-object-size", "9"), Ok(()));
         assert_eq!(check("x-amz-mp-object-size", "8"), Err(ErrorCode::InvalidRequest));
     }
