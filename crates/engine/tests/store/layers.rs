@@ -758,7 +758,7 @@ fn layers_set_the_feature_flag() {
     for block in COPIES.concat() {
         let mut bytes = *odd.block(block);
         if bytes[..7] == *b"SHOALSB" {
-            bytes[172] |= 32;
+            bytes[172] |= 64;
             let crc = crc32c(&bytes[..BLOCK_BYTES - 4]);
             bytes[BLOCK_BYTES - 4..].copy_from_slice(&crc.to_le_bytes());
             odd.write(block, &bytes);
@@ -766,7 +766,7 @@ fn layers_set_the_feature_flag() {
     }
     let (sim, device) = quiet(&odd);
     let refused = open(&device, tiny_with_layers()).err().expect("it is refused").to_string();
-    assert!(refused.contains("does not have (bit 5)"), "{refused}");
+    assert!(refused.contains("does not have (bit 6)"), "{refused}");
     assert_eq!(sim.image(), odd, "nothing was changed");
     // A program that knows layers reads them with any thresholds.
     let (_, device) = quiet(&image);
