@@ -278,7 +278,7 @@ mod tests {
         for cut in 0..bytes.len() {
             assert!(JoinedManifest::decode(&bytes[..cut]).is_err());
         }
-        assert!(JOINED_BYTES_MAX <= 2 << 20);
+        const { assert!(JOINED_BYTES_MAX <= 2 << 20) };
     }
 
     #[test]
