@@ -128,21 +128,27 @@ mod tests {
 
     #[test]
     fn a_module_uses_only_those_before_it() {
-        let root = "//! A.\nmod gc;\nmod more;\nmod store;\npub use store::{\n    Inner,\n};\n";
-        let list = "//! A.\nuse crate::{common, gc::{A, store}};\n\nuse crate::{\n    gc, Inner,\n};\n";
-        let above = "//! A.\npub(in crate::store) fn a(b: super::super::write::B) {}\nuse super::c;\n";
+        let root = "//! A.\nmod bucket;\nmod more;\nmod growth;\npub use growth::{\n    Inner,\n};\n";
+        let list =
+            "//! A.\nuse crate::{common, bucket::{A, growth}};\n\nuse crate::{\n    bucket, Inner,\n};\n";
+        let above = "//! A.\npub(in crate::growth) fn a(b: super::super::write::B) {}\nuse super::c;\n";
         let findings = findings_in(&[
             ("crates/engine/src/lib.rs", root),
-            ("crates/tablets/src/apply/mod.rs", list),
-            ("crates/tablets/src/apply/deep.rs", above),
-            ("crates/tablets/src/gc.rs", "//! A.\n#[cfg(test)]\nmod tests {\n    use crate::store;\n}\n"),
-            ("crates/engine/src/more.rs", "//! A.\nuse crate::gc;\n"),
-            ("crates/engine/src/store.rs", "//! A.\npub(crate) struct Inner;\n"),
+            ("crates/engine/src/store/mod.rs", list),
+            ("crates/engine/src/store/deep.rs", above),
+            ("crates/engine/src/bucket.rs", "//! A.\n#[cfg(test)]\nmod tests {\n    use crate::growth;\n}\n"),
+            ("crates/engine/src/more.rs", "//! A.\nuse crate::bucket;\n"),
+            ("crates/engine/src/growth.rs", "//! A.\npub(crate) struct Inner;\n"),
             ("crates/engine/src/write.rs", "//! A.\npub(crate) struct B;\n"),
         ]);
         assert_eq!(findings.len(), 3, "{findings:?}");
-        assert!(findings[0].contains("apply/deep.rs:2: apply may not use write"), "{findings:?}");
-        assert!(findings[1].contains("apply/mod.rs:4: apply may not use store"), "{findings:?}");
-        assert!(findings[2].contains("more.rs:2: more uses gc: one of them has no place"), "{findings:?}");
+        let expected = [
+            "more.rs:2: more uses bucket: one of them has no place",
+            "store/deep.rs:2: store may not use write",
+            "store/mod.rs:4: store may not use growth",
+        ];
+        for (finding, expected) in findings.iter().zip(expected) {
+            assert!(finding.contains(expected), "{findings:?}");
+        }
     }
 }
