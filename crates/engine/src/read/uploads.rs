@@ -196,9 +196,12 @@ impl Inner {
                 return Ok(page);
             }
             let object = self.read_object(&found, 0, found.entry.value_bytes, Hint::Lookup).await?;
-            bytes += found.entry.stored_bytes() as usize;
             let record = upload.record_in(&object.value.to_vec())?;
-            page.uploads.extend(info_of(upload, object.info, record));
+            // A page without an upload would have no place at which the next one starts.
+            if let Some(info) = info_of(upload, object.info, record) {
+                bytes += found.entry.stored_bytes() as usize;
+                page.uploads.push(info);
+            }
         }
     }
 }
