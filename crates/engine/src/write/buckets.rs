@@ -97,8 +97,8 @@ impl Store {
         })
     }
 
-    /// Deletes the record of a bucket without objects, and aborts the uploads into it. Durable on return. Meanwhile a put into the bucket is refused with
-    /// [`Error::Busy`]; later one that names an earlier state of the bucket is refused with [`Error::NoBucket`].
+    /// Deletes the record of a bucket without objects, and aborts the uploads into it. Durable on return. Meanwhile a put into the bucket is
+    /// refused with [`Error::Busy`]; later one that names an earlier state of the bucket is refused with [`Error::NoBucket`].
     ///
     /// # Errors
     /// [`Error::NoBucket`] if it has no record; [`Error::BucketNotEmpty`]; those of [`Self::bucket`] and [`Self::delete`]: nothing was

@@ -386,7 +386,7 @@ fn repair_keeps_completed_objects() {
                 }
             }
         }
-        // What is left of uploads goes, and takes nothing with it.
+        // Aborting the rest of the uploads frees no block of an object.
         for info in block_on(store.all_uploads(None, 10)).map(|page| page.uploads).unwrap_or_default() {
             _ = block_on(store.abort_upload(&info.upload));
         }

@@ -395,9 +395,9 @@ impl Client {
 
     /// Starts an upload of an object. Returns its id.
     pub(crate) async fn begin_upload(&mut self, path: &str, headers: &[(&str, &str)]) -> String {
-        let begun = self.send("POST", &format!("{path}?uploads"), headers, b"").await;
-        assert_eq!(begun.status, 200, "{}", begun.text());
-        begun.one("UploadId")
+        let started = self.send("POST", &format!("{path}?uploads"), headers, b"").await;
+        assert_eq!(started.status, 200, "{}", started.text());
+        started.one("UploadId")
     }
 
     /// Sends a part.

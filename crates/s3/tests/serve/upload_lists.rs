@@ -14,21 +14,21 @@ const NONE: [&str; 0] = [];
 async fn uploads_are_listed_in_pages() {
     let running = Running::start().await;
     let mut client = running.with_bucket().await;
-    let mut begun = Vec::new();
+    let mut started = Vec::new();
     for key in ["a", "a", "b/1", "b/2", "b/2", "c", "é x"] {
         let path = format!("/bkt/{}", key.replace('é', "%C3%A9").replace(' ', "%20"));
-        begun.push((key.to_owned(), client.begin_upload(&path, &[]).await));
+        started.push((key.to_owned(), client.begin_upload(&path, &[]).await));
     }
-    begun.sort();
+    started.sort();
     let pairs = |reply: &Reply| -> Vec<(String, String)> {
         reply.all("Key").into_iter().zip(reply.all("UploadId")).collect()
     };
     let all = client.get("/bkt?uploads").await;
-    assert_eq!((pairs(&all), &*all.one("IsTruncated")), (begun.clone(), "false"));
+    assert_eq!((pairs(&all), &*all.one("IsTruncated")), (started.clone(), "false"));
     assert_eq!(all.one("Initiator"), all.one("Owner"));
     for size in [1, 2, 3, 6, 7] {
         let (mut found, mut marker) = (Vec::new(), String::new());
-        for _ in 0..=begun.len() {
+        for _ in 0..=started.len() {
             let page =
                 client.get(&format!("/bkt?uploads&encoding-type=url&max-uploads={size}{marker}")).await;
             assert!(page.all("Key").len() <= size);
@@ -39,7 +39,7 @@ async fn uploads_are_listed_in_pages() {
             let (key, id) = (page.one("NextKeyMarker"), page.one("NextUploadIdMarker"));
             marker = format!("&key-marker={}&upload-id-marker={id}", key.replace('/', "%2F"));
         }
-        assert_eq!(found, begun.iter().map(|(_, id)| id.clone()).collect::<Vec<_>>(), "{size}");
+        assert_eq!(found, started.iter().map(|(_, id)| id.clone()).collect::<Vec<_>>(), "{size}");
     }
     let after = client.get("/bkt?uploads&key-marker=b%2F1").await;
     assert_eq!(after.all("Key"), ["b/2", "b/2", "c", "é x"]);

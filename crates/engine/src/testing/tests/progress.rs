@@ -35,7 +35,7 @@ fn room_comes_back_with_each_part_or_at_the_end() {
     is_done(&mut progress, 60);
     progress.merges_into_base();
     is_done(&mut progress, 20);
-    assert!(is_done(&mut progress, 20) <= 50, "all is done, but for the roundings");
+    assert!(is_done(&mut progress, 20) <= 50, "all is done, except roundings");
     assert!(progress.end(0).is_none());
     assert_eq!(admission.held(), (0, 0));
     // A small memtable lends nothing.

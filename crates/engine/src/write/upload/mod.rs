@@ -1,7 +1,7 @@
 //! Uploads: values that arrive as parts and become one object when they are completed (`docs/adr/2026-11-30-uploads.md`).
 //!
-//! The record of an upload and its parts are entries with hidden keys. A part is a value with extents of its own; it is stored only while
-//! the record is open. The completion writes a manifest that names the runs of the parts, and then one write batch: the object, the deletes
+//! The record of an upload and its parts are entries with hidden keys. A part is a value in separate extents, stored only while the
+//! record is open. The completion writes a manifest that names the runs of the parts, and then one write batch: the object, the deletes
 //! of the parts, and the record as completed (R44).
 
 mod abort;

@@ -1,4 +1,4 @@
-//! The parts of uploads: values with extents of their own, stored only while their upload is open.
+//! The parts of uploads: values in separate extents, stored only while their upload is open.
 
 use shoal_base::limits::VALUE_BYTES_SINGLE_MAX;
 use shoal_base::task::Boxed;
