@@ -48,6 +48,31 @@ fn s3_is_served_to_holders_of_keys() {
     let address = format!("127.0.0.1:{}", server.says("S3    http://127.0.0.1:"));
     assert_eq!(code_of(&address, None), "AccessDenied");
     assert_eq!(code_of(&address, Some(&id)), "AuthorizationHeaderMalformed", "of another region");
+    let measured = run(&[
+        "bench",
+        "s3",
+        "--endpoint",
+        &format!("http://{address}"),
+        "--region",
+        "here",
+        "--access-key-id",
+        &id,
+        "--secret-access-key",
+        &secret,
+        "--seconds",
+        "0.01",
+        "--objects",
+        "20",
+        "--listed",
+        "20",
+        "--connections",
+        "2",
+        "--json",
+    ]);
+    assert_eq!(measured.code, 0, "{}", measured.stderr);
+    for case in ["put-4k", "get-64k", "list-folders"] {
+        assert!(measured.text().contains(&format!("\"case\":\"{case}\"")), "{}", measured.text());
+    }
     server.stop();
     let audit = fs::read_to_string(&audit).unwrap();
     for result in ["denied", "invalid"] {

@@ -4,7 +4,7 @@
 //! surroundings of a figure), [`disk`] (the kernel's counters), [`cores`] (the cores of clients and servers), [`report`] (table
 //! or lines), [`mod@plot`] (charts), [`select()`] (names of cases), [`questions`] (the charts for the choice of a store), then
 //! the benchmarks: [`store`], [`grpc`], [`redis`], [`amplification`], [`density`], [`scale`],
-//! [`tail`] and [`list`].
+//! [`tail`], [`list`] and [`s3`].
 //!
 //! Only figures from the `release` profile are meaningful. Nothing here decides whether a figure is good.
 
@@ -24,6 +24,7 @@ mod probe;
 pub mod questions;
 pub mod redis;
 pub mod report;
+pub mod s3;
 pub mod scale;
 mod select;
 pub mod settle;

@@ -76,6 +76,12 @@ pub fn read_bytes_of(process: u32) -> Option<u64> {
     figure(&read(&format!("/proc/{process}/io")), "read_bytes:")
 }
 
+/// Resident memory of a process in bytes; `None` if the kernel does not report it.
+#[must_use]
+pub fn resident_bytes_of(process: u32) -> Option<u64> {
+    figure(&read(&format!("/proc/{process}/status")), "VmRSS:").map(|kib| kib << 10)
+}
+
 /// The number after `name` in lines of a name and a number.
 fn figure(lines: &str, name: &str) -> Option<u64> {
     let rest = lines.lines().find_map(|line| line.strip_prefix(name))?;
@@ -115,6 +121,7 @@ mod tests {
         let now = Memory::now();
         assert!(now.anonymous >= before.anonymous + (32 << 20), "{before:?} {now:?}");
         assert!(now.resident >= now.anonymous && memory.len() == 64 << 20);
+        assert!(resident_bytes_of(std::process::id()).unwrap() >= 32 << 20);
         assert_eq!(figure("a: 1\nwrite_bytes: 23 B\n", "write_bytes:"), Some(23));
         assert_eq!(figure("a: 1\n", "write_bytes:"), None);
     }

@@ -2,6 +2,7 @@
 
 mod density;
 mod list;
+mod s3;
 mod tail;
 
 use std::io::IsTerminal;
@@ -17,6 +18,7 @@ use shoal_bench::scale::{ChildOptions, Killer, Order, ScaleOptions};
 
 use self::density::DensityArguments;
 use self::list::ListArguments;
+use self::s3::S3Arguments;
 use self::tail::TailArguments;
 use crate::arguments::size::Size;
 use crate::failure::Usage;
@@ -32,6 +34,7 @@ const EXAMPLES: &str = "Examples:
   shoal bench scale --quick --plot scale.svg         how the speed of a store changes as it grows
   shoal bench tail --objects 100000 --seconds 20     latencies at 30 % and 60 % of the maximum
   shoal bench list --objects 2000000                 all keys over gRPC and by SCAN
+  shoal bench s3 --quick                             a running server over S3
 
 Figures are meaningful only from a release build on an otherwise idle machine.";
 
@@ -63,6 +66,8 @@ enum Bench {
     Tail(TailArguments),
     /// All keys over gRPC and by SCAN: keys a second, and processor time of the server.
     List(ListArguments),
+    /// Puts, gets and lists over S3 of a running server, Shoal or another one: rate, latencies, first byte, processor time.
+    S3(S3Arguments),
     /// A process that `bench scale` kills.
     #[command(hide = true)]
     ScaleChild(ScaleChildArguments),
@@ -387,6 +392,7 @@ pub(crate) fn run(arguments: Arguments, log: Option<&str>) -> anyhow::Result<()>
         Bench::Scale(arguments) => return run_scale(arguments),
         Bench::Tail(arguments) => return tail::run(arguments),
         Bench::List(arguments) => return list::run(arguments),
+        Bench::S3(arguments) => return s3::run(arguments),
         Bench::ScaleChild(arguments) => return run_scale_child(arguments),
     };
     let time = seconds(arguments.seconds)?;

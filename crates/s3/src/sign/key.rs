@@ -125,7 +125,8 @@ impl SigningKeys {
     }
 
     /// The signing key of a secret and a date.
-    pub(super) fn derive(&self, date: &str, secret: &str) -> hmac::Key {
+    #[must_use]
+    pub fn derive(&self, date: &str, secret: &str) -> hmac::Key {
         let first = hmac::Key::new(hmac::HMAC_SHA256, format!("AWS4{secret}").as_bytes());
         [date, &self.region, "s3", "aws4_request"].iter().fold(first, |key, part| {
             hmac::Key::new(hmac::HMAC_SHA256, hmac::sign(&key, part.as_bytes()).as_ref())
@@ -145,7 +146,8 @@ pub(super) fn is_signature(key: &hmac::Key, text: &[u8], given: &[u8; 32]) -> bo
 }
 
 /// SHA-256.
-pub(super) fn sha256(bytes: &[u8]) -> [u8; 32] {
+#[must_use]
+pub fn sha256(bytes: &[u8]) -> [u8; 32] {
     let mut out = [0; 32];
     out.copy_from_slice(digest(&SHA256, bytes).as_ref());
     out
