@@ -79,6 +79,15 @@ impl IoBuf {
     pub const fn blocks(&self) -> usize {
         self.blocks
     }
+
+    /// Leaves the first `blocks` blocks.
+    ///
+    /// # Panics
+    /// If there are fewer.
+    pub fn shorten(&mut self, blocks: usize) {
+        assert!(blocks <= self.blocks, "a buffer cannot become longer");
+        self.blocks = blocks;
+    }
 }
 
 impl Drop for IoBuf {

@@ -480,6 +480,35 @@ impl Extents {
         &self.runs
     }
 
+    /// The number of blocks.
+    #[must_use]
+    pub fn blocks(&self) -> u64 {
+        self.runs.iter().map(|run| u64::from(run.blocks)).sum()
+    }
+
+    /// Gives back all but the first `blocks` blocks, of which the result takes care instead of these ones. Nothing may be written to them
+    /// any more.
+    #[must_use]
+    pub fn shortened(&self, blocks: u64) -> Arc<Self> {
+        let (mut rest, mut kept, mut gone) = (blocks, SmallVec::new(), SmallVec::new());
+        for run in &self.runs {
+            let count = rest.min(u64::from(run.blocks)) as u32;
+            let parts = [
+                (&mut kept, run.block, count),
+                (&mut gone, run.block + u64::from(count), run.blocks - count),
+            ];
+            for (runs, block, blocks) in parts.into_iter().filter(|part| part.2 > 0) {
+                runs.push(Run::new(block, blocks));
+            }
+            rest -= u64::from(count);
+        }
+        assert_eq!(rest, 0, "extents cannot become longer");
+        let was_kept = self.kept.swap(true, Ordering::AcqRel);
+        assert!(!was_kept, "blocks that a record names are freed by its apply (R9)");
+        self.space.give_back(&gone);
+        Self::new(self.space.clone(), kept)
+    }
+
     /// Keeps the blocks: a record names them now, and the apply that removes the record frees them.
     #[inline]
     pub fn keep(&self) {

@@ -346,11 +346,18 @@ impl Filler {
         }
     }
 
-    /// The filled memory, one buffer for each run, and the checksums of the units.
+    /// Bytes that were appended.
+    pub fn taken(&self) -> u64 {
+        self.taken
+    }
+
+    /// The filled memory, one buffer for each run up to the last byte's block, and the checksums of the units.
     pub fn finish(mut self) -> (Vec<IoBuf>, Vec<u32>) {
-        // The memory was used before: bytes after the value's last byte must not reach the device.
-        for buf in self.bufs.iter_mut().skip(self.current) {
-            buf[std::mem::take(&mut self.at)..].fill(0);
+        self.bufs.truncate(self.current + 1);
+        if let Some(buf) = self.bufs.get_mut(self.current) {
+            buf.shorten(self.at.div_ceil(BLOCK_BYTES));
+            // The memory was used before: bytes after the value's last byte must not reach the device.
+            buf[self.at..].fill(0);
         }
         (self.bufs, self.checksums.finish())
     }

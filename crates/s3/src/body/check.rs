@@ -111,6 +111,11 @@ impl BodyCheck {
         if hashes.bytes > VALUE_BYTES_MAX { Err(ErrorCode::EntityTooLarge.into()) } else { Ok(()) }
     }
 
+    /// Bytes of the whole value, if the request claims a number.
+    pub(crate) fn value_bytes(&self) -> Option<u64> {
+        self.claims.value_bytes
+    }
+
     /// Bytes of the value so far.
     pub(crate) fn bytes(&self) -> u64 {
         self.hashes.bytes

@@ -159,7 +159,8 @@ impl StreamedObject {
     ) -> S3Result<Self> {
         let early = object.options(rules_of(&object.condition).unwrap_or_default());
         let target = Target { store: &state.store, key: &object.key, bucket };
-        let writer = target.stream(early).map_err(|error| refused(&error, &object.condition))?;
+        let writer =
+            target.stream(early, check.value_bytes()).map_err(|error| refused(&error, &object.condition))?;
         Ok(Self { object, writer, check })
     }
 

@@ -199,9 +199,12 @@ impl Target<'_> {
         Err(ErrorCode::OperationAborted.into())
     }
 
-    /// A writer of a long value.
-    pub(crate) fn stream(self, options: PutOptions) -> Result<ValueWriter, Error> {
-        let writer = self.store.put_stream(self.key, options)?;
+    /// A writer of a long value, with its length if that is known.
+    pub(crate) fn stream(self, options: PutOptions, value_bytes: Option<u64>) -> Result<ValueWriter, Error> {
+        let mut writer = self.store.put_stream(self.key, options)?;
+        if let Some(bytes) = value_bytes {
+            writer = writer.with_length(bytes);
+        }
         Ok(match &self.bucket.record {
             Some(record) => writer.in_bucket(record.clone()),
             None => writer,
@@ -227,7 +230,7 @@ impl Target<'_> {
             watch.finish(&mut options);
             return self.queue(Write::put(self.key, &value, &options)).await?.durable().await;
         }
-        let mut writer = self.stream(options.clone())?;
+        let mut writer = self.stream(options.clone(), Some(source.info().bytes))?;
         while let Some(piece) = source.next().await? {
             for chunk in piece.chunks() {
                 watch.look(chunk);

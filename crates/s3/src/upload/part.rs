@@ -50,6 +50,9 @@ pub(crate) async fn upload_part(state: &S3State, mut call: S3Call) -> S3Result<S
         }
         None => {
             let mut writer = state.store.upload_part_stream(&info.upload, number, Metadata::default())?;
+            if let Some(bytes) = check.value_bytes() {
+                writer = writer.with_length(bytes);
+            }
             while let Some(piece) = reader.next().await? {
                 write_piece(&mut check, &mut writer, &piece, S3Error::from).await?;
             }

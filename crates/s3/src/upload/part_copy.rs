@@ -37,7 +37,8 @@ pub(crate) async fn upload_part_copy(state: &S3State, call: S3Call) -> S3Result<
     call.permit.set(bytes.min(COPY_BYTES_MAX) as usize)?;
     let scheme = call.found.etags(state.etags);
     let mut check = BodyCheck::new(BodyClaims::of_bytes(bytes), None, scheme, algorithm);
-    let mut writer = state.store.upload_part_stream(&info.upload, number, Metadata::default())?;
+    let writer = state.store.upload_part_stream(&info.upload, number, Metadata::default())?;
+    let mut writer = writer.with_length(bytes);
     while let Some(piece) = reader.next().await? {
         for chunk in piece.chunks() {
             write_piece(&mut check, &mut writer, chunk, S3Error::from).await?;

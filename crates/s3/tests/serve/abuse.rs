@@ -176,3 +176,33 @@ async fn long_bodies_take_little_memory_at_a_time() {
         assert_eq!(task.await.unwrap(), 200);
     }
 }
+
+/// The pieces of parts that are on their way do not count as requests in flight, and are short.
+#[tokio::test(flavor = "multi_thread")]
+async fn parts_of_many_clients_take_little_memory_at_a_time() {
+    const PART_BYTES: usize = 5 << 20;
+    let limits = ServerLimits { bytes_in_flight_max: 16 << 20, ..ServerLimits::default() };
+    let running = Running::with_limits(limits).await;
+    let mut first = running.with_bucket().await;
+    let upload = first.begin_upload("/bkt/long", &[]).await;
+    let mut tasks = Vec::new();
+    for number in 1..=64_u32 {
+        let (mut client, upload) = (running.client().await, upload.clone());
+        tasks.push(tokio::spawn(async move {
+            let part = client.send_part("/bkt/long", &upload, number, &vec![number as u8; PART_BYTES]).await;
+            assert_eq!(part.status, 200, "{}", part.text());
+            (number, part.header("etag").unwrap().to_owned())
+        }));
+    }
+    let mut parts = Vec::new();
+    for task in tasks {
+        parts.push(task.await.unwrap());
+    }
+    let parts: Vec<(u32, &str)> = parts.iter().map(|(number, etag)| (*number, etag.as_str())).collect();
+    let completed = first.complete_upload("/bkt/long", &upload, &parts, &[]).await;
+    assert_eq!(completed.status, 200, "{}", completed.text());
+    let start = 62 * PART_BYTES;
+    let range = format!("bytes={}-{}", start - 1, start);
+    let found = first.get_with("/bkt/long", &[("range", &range)]).await;
+    assert_eq!((found.status, found.body.as_slice()), (206, &[62, 63][..]));
+}
