@@ -1,6 +1,7 @@
-//! The objects of one bucket through both frontends, for tests that use them alike: gRPC by the client of this workspace,
-//! the Redis protocol by redis-rs. Every call is made once.
+//! The objects of one bucket through all frontends, for tests that use them alike: gRPC by the client of this workspace,
+//! the Redis protocol by redis-rs, S3 by the tests' client. Every call is made once.
 
+use std::path::Path;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -10,6 +11,14 @@ use shoal_client::{
     ByteRange, Client, ConnectOptions, Error, GetItem, Lsn, PutItem, PutOptions, RejectRules, Result,
 };
 
+use crate::s3_client::S3Client;
+
+/// From this length on, in bytes, S3 stores a value by an upload of one part.
+const UPLOADED_BYTES: usize = 9_000;
+
+/// The least length of a part that is not the last one, in bytes.
+pub(crate) const PART_BYTES: usize = 5 << 20;
+
 /// Longer than any call takes, short enough that a test finishes.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 
@@ -17,6 +26,7 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 pub(crate) enum Objects {
     Grpc(Client, String),
     Redis(MultiplexedConnection),
+    S3(S3Client),
 }
 
 impl Objects {
@@ -34,6 +44,11 @@ impl Objects {
         Self::Redis(client.get_multiplexed_async_connection_with_config(&config).await.unwrap())
     }
 
+    /// A connection to `server`, with the key that it made beside its data file.
+    pub(crate) async fn s3(server: &str, data: &Path, bucket: &str) -> Self {
+        Self::S3(S3Client::connect(server, data, bucket).await)
+    }
+
     pub(crate) async fn get(&self, key: &[u8]) -> Result<Option<Bytes>> {
         Ok(self.get_versioned(key).await?.map(|(_, value)| value))
     }
@@ -48,10 +63,11 @@ impl Objects {
                 let found: Result<Option<(u64, Vec<u8>)>> = ask(connection, cmd("SHOAL.GETV").arg(key)).await;
                 Ok(found.map_err(of_read)?.map(|(version, value)| (Lsn(version), value.into())))
             }
+            Self::S3(client) => client.get(key).await,
         }
     }
 
-    /// Over the Redis protocol one of `if_exists` and `if_version_not` at most.
+    /// Over the Redis protocol and S3 one of `if_exists` and `if_version_not` at most.
     pub(crate) async fn put(&self, key: &[u8], value: Bytes, rules: RejectRules) -> Result<()> {
         match self {
             Self::Grpc(client, bucket) => {
@@ -69,6 +85,11 @@ impl Objects {
                 let done: Option<redis::Value> = ask(connection, &command).await?;
                 done.map(drop).ok_or(Error::ConditionFailed { rule: None, current: None })
             }
+            Self::S3(client) if value.len() >= UPLOADED_BYTES => {
+                let parts: Vec<&[u8]> = value.chunks(PART_BYTES).collect();
+                client.upload(key, &parts, &rules).await
+            }
+            Self::S3(client) => client.put(key, &value, &rules).await,
         }
     }
 
@@ -76,6 +97,7 @@ impl Objects {
         match self {
             Self::Grpc(client, bucket) => client.delete(bucket, key, RejectRules::default()).await.map(drop),
             Self::Redis(connection) => ask::<u64>(connection, cmd("DEL").arg(key)).await.map(drop),
+            Self::S3(client) => client.delete(key).await,
         }
     }
 
@@ -91,10 +113,17 @@ impl Objects {
                 let found: Vec<Option<Vec<u8>>> = ask(connection, cmd("MGET").arg(keys)).await.unwrap();
                 found.into_iter().map(|value| value.map(Bytes::from)).collect()
             }
+            Self::S3(client) => {
+                let mut found = Vec::new();
+                for key in keys {
+                    found.push(client.get(key).await.unwrap().map(|(_, value)| value));
+                }
+                found
+            }
         }
     }
 
-    /// Several puts in one message, each on its own.
+    /// Several puts, in one message if the protocol has one, each on its own.
     pub(crate) async fn put_many(&self, items: Vec<(Vec<u8>, Bytes)>) {
         match self {
             Self::Grpc(client, bucket) => {
@@ -114,6 +143,11 @@ impl Objects {
                     pipeline.cmd("SET").arg(key).arg(&value[..]).ignore();
                 }
                 let () = pipeline.query_async(&mut connection.clone()).await.unwrap();
+            }
+            Self::S3(client) => {
+                for (key, value) in items {
+                    client.put(&key, &value, &RejectRules::default()).await.unwrap();
+                }
             }
         }
     }

@@ -2,7 +2,8 @@
 //! store. An object that was acknowledged to another process is there with the right bytes, any other is wholly there or
 //! wholly absent, a check of the store after the kill finds nothing wrong, and the store opens again soon.
 //!
-//! The writers (this process) know each acknowledgement. An import does not report its own one by one; a watcher lists
+//! Half of the writers speak gRPC, the others S3, which also store long values by uploads in two parts: a joined value is there
+//! once its completion was acknowledged. The writers (this process) know each acknowledgement. An import does not report its own one by one; a watcher lists
 //! the objects that it stored so far: a listing shows durable objects only, so every object that it showed must survive.
 
 use std::collections::{HashMap, HashSet};
@@ -16,10 +17,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use shoal_base::{Entropy, SeededEntropy};
-use shoal_client::{ByteRange, Client, ConnectOptions, Error, ListRequest, PutOptions, RejectRules};
+use shoal_client::{ByteRange, Client, ConnectOptions, Error, ListRequest, RejectRules};
 use shoal_testkit::Value;
 use shoal_testkit::lab;
 
+use crate::both::{Objects, PART_BYTES};
 use crate::harness::{self, Process, command, run, run_with, started};
 use crate::machine::{disk_folder, runtime};
 
@@ -126,6 +128,8 @@ pub(crate) const CACHE_BYTES: u64 = 32 << 20;
 pub(crate) struct Server {
     pub(crate) child: Process,
     url: String,
+    /// The address of S3. A store on a device has no folder for the key.
+    s3: Option<String>,
 }
 
 impl Server {
@@ -134,8 +138,13 @@ impl Server {
         let cache = format!("{}M", CACHE_BYTES >> 20);
         let mut command = command(&["serve", "--size", "4G", "--cache", &cache, "--log", "error"]);
         command.args(["--listen", listen]).arg("--data").arg(data);
-        let (child, url) = started(command);
-        Self { child, url }
+        let has_s3 = !is_device(data);
+        if has_s3 {
+            command.args(["--s3", "127.0.0.1:0"]);
+        }
+        let (mut child, url) = started(command);
+        let s3 = has_s3.then(|| child.says("S3    http://"));
+        Self { child, url, s3 }
     }
 
     /// Returns true if it bypasses the kernel's cache for its data, by the flags of its descriptor.
@@ -157,6 +166,10 @@ impl Server {
     }
 }
 
+fn is_device(data: &Path) -> bool {
+    fs::metadata(data).is_ok_and(|found| found.file_type().is_block_device())
+}
+
 /// The values that a key may hold: none is no object.
 #[derive(Clone, Copy, Debug, Default)]
 struct Known {
@@ -175,20 +188,17 @@ struct Writer {
 
 impl Writer {
     /// Writes until the server is gone.
-    async fn write(mut self, client: Client) -> Self {
+    async fn write(mut self, objects: Objects) -> Self {
         loop {
             let key = self.id * KEYS_PER_WRITER + self.dice.next_u64() % KEYS_PER_WRITER;
-            let bytes = self.bytes();
+            let bytes = self.bytes(matches!(objects, Objects::S3(_)));
             let value = Value { key, seed: self.dice.next_u64(), bytes };
             let what = (!self.dice.next_u64().is_multiple_of(6)).then_some(value);
             self.keys.entry(key).or_default().in_flight = Some(what);
             let name = name(key);
             let result = match what {
-                Some(value) => {
-                    let put = client.put(BUCKET, &name, value.to_vec().into(), PutOptions::default());
-                    put.await.map(drop)
-                }
-                None => client.delete(BUCKET, &name, RejectRules::default()).await.map(drop),
+                Some(value) => objects.put(&name, value.to_vec().into(), RejectRules::default()).await,
+                None => objects.delete(&name).await,
             };
             let known = self.keys.entry(key).or_default();
             match result {
@@ -204,8 +214,11 @@ impl Writer {
         }
     }
 
-    /// Of every kind: in the leaf, in the log, in extents beside it and before it, as a stream.
-    fn bytes(&mut self) -> usize {
+    /// Of every kind: in the leaf, in the log, in extents beside it and before it, as a stream, and of two parts.
+    fn bytes(&mut self, has_parts: bool) -> usize {
+        if has_parts && self.dice.next_u64().is_multiple_of(60) {
+            return PART_BYTES + (self.dice.next_u64() % 100_000) as usize;
+        }
         let most = match self.dice.next_u64() % 40 {
             0..15 => 900,
             15..30 => 16_000,
@@ -254,7 +267,7 @@ impl World {
     fn new(settings: &Settings, folder: &Path) -> Self {
         let data = settings.data.clone().unwrap_or_else(|| folder.join("data"));
         // A server makes a file, but no store of a device.
-        if fs::metadata(&data).is_ok_and(|found| found.file_type().is_block_device()) {
+        if is_device(&data) {
             let done = run(&["format".into(), "--size".into(), "4G".into(), data.clone().into_os_string()]);
             assert_eq!(done.code, 0, "{}", done.stderr);
         }
@@ -298,7 +311,11 @@ impl World {
         let client = self.server.client().await;
         let mut writing = Vec::new();
         for writer in self.writers.drain(..) {
-            writing.push(tokio::spawn(writer.write(client.clone())));
+            let objects = match &self.server.s3 {
+                Some(address) if writer.id % 2 == 1 => Objects::s3(address, &self.data, BUCKET).await,
+                _ => Objects::Grpc(client.clone(), BUCKET.into()),
+            };
+            writing.push(tokio::spawn(writer.write(objects)));
         }
         let count = Arc::new(AtomicUsize::new(0));
         let watching = tokio::spawn(watch(client, prefix.clone(), count.clone()));

@@ -1,5 +1,6 @@
-//! Linearizability of the answers to clients of both frontends, over `kill -9` (T11 of `docs/reliability.md`): four clients of
-//! gRPC and four of the Redis protocol use the same keys of one server, which is killed at random moments and started again.
+//! Linearizability of the answers to clients of all frontends, over `kill -9` (T11 of `docs/reliability.md`): clients of gRPC, of
+//! the Redis protocol and of S3 use the same keys of one server, which is killed at random moments and started again. S3 stores long
+//! values by uploads, whose completions carry the conditions.
 //!
 //! A write whose answer never came stays pending: it may have taken effect or not, but once. The checker is the testkit's.
 
@@ -19,15 +20,15 @@ use crate::harness::Frontends;
 use crate::machine::runtime;
 
 const BUCKET: &str = "both";
-/// Clients of each frontend.
-const CLIENTS: u64 = 4;
+/// Clients, of the frontends in turn.
+const CLIENTS: u64 = 8;
 const KEYS: u64 = 64;
 /// In the leaf, in the log and packed, in extents.
 const SIZES: [usize; 5] = [16, 200, 2_000, 9_000, 40_000];
 
 /// A few lives of one server; `LINEAR_HISTORIES` asks for more.
 #[test]
-fn both_frontends_are_linearizable_over_kills() {
+fn all_frontends_are_linearizable_over_kills() {
     let number = |name: &str, or: u64| std::env::var(name).map_or(or, |text| text.parse().unwrap());
     let runtime = runtime();
     let first = 100 * number("LINEAR_SEED", 1);
@@ -49,11 +50,13 @@ fn both_frontends_are_linearizable_over_kills() {
     assert!(operations > 200 && pending > 0, "{pending} pending of {operations} operations");
 }
 
-/// A server with both frontends on one bucket.
-fn serve(data: &Path) -> Frontends {
+/// A server with all frontends on one bucket, and its address of S3.
+fn serve(data: &Path) -> (Frontends, String) {
     let mut command = Frontends::command(data, "256M");
-    command.args(["--resp-bucket", BUCKET]);
-    Frontends::start(command)
+    command.args(["--resp-bucket", BUCKET, "--s3", "127.0.0.1:0"]);
+    let mut server = Frontends::start(command);
+    let s3 = server.child.says("S3    http://");
+    (server, s3)
 }
 
 /// One client: its number, its dice, its notes.
@@ -164,15 +167,16 @@ async fn history(seed: u64, lives: u64) -> (KeyHistories, u64) {
     let world = Arc::new(World::default());
     let mut history = KeyHistories::default();
     for life in 0..lives {
-        let mut server = serve(&data);
+        let (mut server, s3) = serve(&data);
         let mut tasks = Vec::new();
-        for id in 0..2 * CLIENTS {
+        for id in 0..CLIENTS {
             let dice = SeededEntropy::new(dice.next_u64());
             let user = User { id, world: world.clone(), dice, history: KeyHistories::default() };
             // One attempt: a write is in the history once.
-            let objects = match id < CLIENTS {
-                true => Objects::grpc(&server.grpc, BUCKET).await,
-                false => Objects::redis(&server.resp).await,
+            let objects = match id % 3 {
+                0 => Objects::grpc(&server.grpc, BUCKET).await,
+                1 => Objects::redis(&server.resp).await,
+                _ => Objects::s3(&s3, &data, BUCKET).await,
             };
             tasks.push(tokio::spawn(user.work(objects)));
         }
@@ -184,9 +188,9 @@ async fn history(seed: u64, lives: u64) -> (KeyHistories, u64) {
             history.merge(user.unwrap_or_else(|_| panic!("life {life}: a client hangs")).unwrap().history);
         }
     }
-    let server = serve(&data);
+    let (server, _) = serve(&data);
     let objects = Objects::grpc(&server.grpc, BUCKET).await;
-    let mut last = User { id: 2 * CLIENTS, world, dice, history: KeyHistories::default() };
+    let mut last = User { id: CLIENTS, world, dice, history: KeyHistories::default() };
     for key in 0..KEYS {
         last.read(&objects, key).await.unwrap();
     }

@@ -45,6 +45,7 @@ mod process;
 mod read_only;
 mod readme;
 mod s3;
+mod s3_client;
 mod scale;
 mod serve;
 mod space;
