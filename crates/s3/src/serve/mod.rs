@@ -79,9 +79,6 @@ impl Asked {
         let target = BucketAndKey::parse(head.uri.path(), host, domains)?;
         let query = QueryParameters::parse(head.uri.query())?;
         let row = row_of(&head.method, &target, &query, &headers)?;
-        if row.support == Support::Later {
-            return Err(S3Error::not_implemented(row.operation.name()));
-        }
         Ok(Self { row, target, query, headers })
     }
 }
@@ -201,11 +198,19 @@ impl S3State {
             Of::AbortMultipartUpload => complete::abort_upload(self, call).boxed(),
             Of::ListParts => uploads::list_parts(self, call).boxed(),
             Of::ListMultipartUploads => uploads::list_uploads(self, call).boxed(),
+            Of::GetObjectAcl => change::get_acl(self, call).boxed(),
+            Of::PutObjectAcl => change::put_acl(self, call).boxed(),
+            _ => self.configure(call),
+        }
+    }
+
+    /// Runs an operation on the settings of a bucket.
+    fn configure(&self, call: S3Call) -> BoxFuture<'_, S3Result<S3Answer>> {
+        use S3Operation as Of;
+        match call.row.operation {
             Of::GetBucketCors => std::future::ready(settings::get_cors(&call)).boxed(),
             Of::GetBucketAcl => std::future::ready(Ok(settings::get_acl(&call))).boxed(),
             Of::PutBucketAcl => settings::put_acl(self, call).boxed(),
-            Of::GetObjectAcl => change::get_acl(self, call).boxed(),
-            Of::PutObjectAcl => change::put_acl(self, call).boxed(),
             Of::GetBucketPolicy => std::future::ready(settings::get_policy(&call)).boxed(),
             Of::GetBucketPolicyStatus => std::future::ready(settings::get_policy_status(&call)).boxed(),
             Of::PutBucketPolicy => settings::put_policy(self, call).boxed(),
@@ -221,6 +226,12 @@ impl S3State {
             Of::DeleteBucketOwnershipControls => settings::delete_ownership(self, call).boxed(),
             Of::PutBucketCors => settings::put_cors(self, call).boxed(),
             Of::DeleteBucketCors => settings::delete_cors(self, call).boxed(),
+            Of::GetBucketLifecycleConfiguration => std::future::ready(settings::get_lifecycle(&call)).boxed(),
+            Of::PutBucketLifecycleConfiguration => settings::put_lifecycle(self, call).boxed(),
+            Of::DeleteBucketLifecycle => settings::delete_lifecycle(self, call).boxed(),
+            Of::GetBucketWebsite => std::future::ready(settings::get_website(&call)).boxed(),
+            Of::PutBucketWebsite => settings::put_website(self, call).boxed(),
+            Of::DeleteBucketWebsite => settings::delete_website(self, call).boxed(),
             other => std::future::ready(Err(S3Error::not_implemented(other.name()))).boxed(),
         }
     }

@@ -11,6 +11,7 @@ mod buckets;
 mod conditions;
 mod cors;
 mod forms;
+mod lifecycle;
 mod lists;
 mod objects;
 mod permissions;
