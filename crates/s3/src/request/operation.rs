@@ -246,6 +246,22 @@ pub fn row_of(
     }
 }
 
+/// The row of a request to a website.
+///
+/// # Errors
+/// `MethodNotAllowed`.
+pub(crate) fn row_of_page(method: &Method) -> S3Result<&'static OperationRow> {
+    let plain = |row: &&OperationRow| {
+        let is_read = matches!(
+            row.operation,
+            S3Operation::GetObject | S3Operation::HeadObject | S3Operation::PreflightObject
+        );
+        is_read && row.method == method.as_str()
+    };
+    let found = OPERATIONS.iter().find(plain);
+    found.ok_or_else(|| S3Error::from(ErrorCode::MethodNotAllowed).with("Method", method.as_str()))
+}
+
 /// The first subresource among the query names. `list-type` is one of buckets, and `uploadId` one of objects.
 fn marker_of(level: TargetLevel, query: &QueryParameters) -> &'static str {
     let known = |name: &str| {

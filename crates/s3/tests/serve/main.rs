@@ -20,3 +20,4 @@ mod race;
 mod support;
 mod upload_lists;
 mod uploads;
+mod websites;

@@ -79,6 +79,7 @@ impl Running {
             listen: "127.0.0.1:0".parse().unwrap(),
             security: security.clone(),
             domains: vec!["s3.test".to_owned()],
+            website_domains: vec!["web.test".to_owned()],
             ..options
         };
         let (capacity, clock) = (Capacity::new(&options.limits), options.environment.clock.clone());
