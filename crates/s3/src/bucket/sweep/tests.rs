@@ -3,13 +3,14 @@
 use std::time::Instant;
 
 use shoal_base::{Clock, ManualClock, SystemClock};
-use shoal_engine::{Environment, PutOptions, Store};
+use shoal_engine::{Environment, Metadata, PutOptions, Store};
 use shoal_metrics::{AuditLog, Metrics, Operation, RequestLogs, RequestResult};
 use shoal_storekit::StoreKit;
 
 use super::*;
 use crate::bucket::item;
 use crate::bucket::lifecycle::{LifecycleEnd, LifecycleFilter, encode_lifecycle};
+use crate::object::metadata::S3Metadata;
 use crate::object::tags::TagSet;
 use crate::options::S3Options;
 
@@ -119,6 +120,40 @@ async fn a_sweep_ends_what_its_rules_name() {
     fixture.pass_days(4);
     assert_eq!(fixture.sweeper.sweep().await.objects, 1);
     assert!(!fixture.has("c/1").await && fixture.has("b").await);
+}
+
+/// A list that needs only the summary of metadata has no tags.
+#[tokio::test(flavor = "multi_thread")]
+async fn tags_count_beside_long_metadata() {
+    let mut fixture = Fixture::new().await;
+    let mut metadata =
+        Metadata { user: vec![("name".into(), vec![b'v'; 1_500].into())], ..Metadata::default() };
+    metadata.set_tags(&TagSet::parse_header("k=v").unwrap());
+    let key = ObjectKey::new("bkt", b"k").unwrap();
+    let options = PutOptions { metadata, ..PutOptions::default() };
+    fixture.store.put(&key, vec![7; 100_000].into(), options).await.unwrap();
+    let mut tagged = rule("", 1);
+    tagged.filter.tags = TagSet::parse_header("k=w").unwrap();
+    fixture.set(std::slice::from_ref(&tagged));
+    assert_eq!(fixture.sweeper.sweep().await.objects, 0);
+    tagged.filter.tags = TagSet::parse_header("k=v").unwrap();
+    fixture.set(&[tagged]);
+    assert_eq!(fixture.sweeper.sweep().await.objects, 1);
+}
+
+/// An operator who removes a rule stops the sweep by it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_change_of_settings_stops_the_sweep() {
+    let mut fixture = Fixture::new().await;
+    fixture.put("k", None).await;
+    let rules = [rule("", 1)];
+    fixture.set(&rules);
+    let before = fixture.store.bucket("bkt").unwrap().unwrap();
+    fixture.set(&[]);
+    let mut count = 0;
+    let swept = fixture.sweeper.sweep_prefix(("bkt", &before), "", &rules, &mut count).await;
+    assert_eq!((swept, count), (Ok(false), 0));
+    assert!(fixture.has("k").await);
 }
 
 /// A bucket is examined once a day, and when its settings change.
