@@ -334,6 +334,53 @@ def access(s3):
     refused("AccessDenied", clerk.list_objects_v2, Bucket=BUCKET)
 
 
+def lifecycle(s3):
+    """Lifecycle rules."""
+    refused("NoSuchLifecycleConfiguration", s3.get_bucket_lifecycle_configuration, Bucket=BUCKET)
+    rules = [
+        {"ID": "tmp", "Status": "Enabled", "Filter": {"Prefix": "tmp/"}, "Expiration": {"Days": 7}},
+        {
+            "ID": "uploads",
+            "Status": "Disabled",
+            "Filter": {"And": {"Prefix": "u/", "Tags": [{"Key": "k", "Value": "v"}], "ObjectSizeLessThan": 9}},
+            "Expiration": {"Days": 2},
+        },
+        {"ID": "abort", "Status": "Enabled", "Filter": {"Prefix": "a"}, "AbortIncompleteMultipartUpload": {"DaysAfterInitiation": 1}},
+    ]
+    s3.put_bucket_lifecycle_configuration(Bucket=BUCKET, LifecycleConfiguration={"Rules": rules})
+    assert s3.get_bucket_lifecycle_configuration(Bucket=BUCKET)["Rules"] == rules
+    put = s3.put_object(Bucket=BUCKET, Key="tmp/k", Body=b"1")
+    for answer in (put, s3.head_object(Bucket=BUCKET, Key="tmp/k"), s3.get_object(Bucket=BUCKET, Key="tmp/k")):
+        assert 'rule-id="tmp"' in answer["Expiration"] and answer["Expiration"] == put["Expiration"]
+    assert "Expiration" not in s3.put_object(Bucket=BUCKET, Key="u/k", Body=b"1")
+    rules[0]["NoncurrentVersionExpiration"] = {"NoncurrentDays": 1}
+    call = s3.put_bucket_lifecycle_configuration
+    refused("NotImplemented", call, Bucket=BUCKET, LifecycleConfiguration={"Rules": rules})
+    s3.delete_bucket_lifecycle(Bucket=BUCKET)
+    refused("NoSuchLifecycleConfiguration", s3.get_bucket_lifecycle_configuration, Bucket=BUCKET)
+
+
+def website(s3):
+    """A website."""
+    refused("NoSuchWebsiteConfiguration", s3.get_bucket_website, Bucket=BUCKET)
+    site = {"IndexDocument": {"Suffix": "index.html"}, "ErrorDocument": {"Key": "lost.html"}}
+    s3.put_bucket_website(Bucket=BUCKET, WebsiteConfiguration=site)
+    found = s3.get_bucket_website(Bucket=BUCKET)
+    assert {name: found[name] for name in site} == site
+    for key in ("w/index.html", "lost.html"):
+        s3.put_object(Bucket=BUCKET, Key=key, Body=key.encode(), ContentType="text/html", ACL="public-read")
+    page = urllib.request.Request(f"{s3.meta.endpoint_url}/w/", headers={"Host": f"{BUCKET}.web.test"})
+    answer = urllib.request.urlopen(page)
+    assert answer.read() == b"w/index.html" and answer.headers["Content-Type"] == "text/html"
+    page.full_url = f"{s3.meta.endpoint_url}/none"
+    try:
+        urllib.request.urlopen(page)
+        raise AssertionError("no error")
+    except urllib.error.HTTPError as error:
+        assert error.code == 403 and error.read() == b"lost.html"
+    s3.delete_bucket_website(Bucket=BUCKET)
+
+
 def status(url):
     try:
         return urllib.request.urlopen(url).status
@@ -348,7 +395,7 @@ def main():
     s3.head_bucket(Bucket=BUCKET)
     assert BUCKET in [bucket["Name"] for bucket in s3.list_buckets()["Buckets"]]
     assert s3.get_bucket_location(Bucket=BUCKET)["LocationConstraint"] is None
-    for part in (values, checksums, lists, conditions, copies, uploads, large_files, access, forms, pages, acls, policies):
+    for part in (values, checksums, lists, conditions, copies, uploads, large_files, access, forms, pages, acls, policies, lifecycle, website):
         part(s3)
         print(f"  {part.__doc__}")
     refused("BucketNotEmpty", s3.delete_bucket, Bucket=BUCKET)

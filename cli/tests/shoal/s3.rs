@@ -94,6 +94,8 @@ fn s3_is_served_to_holders_of_keys() {
     assert_eq!(on_file(&["env", "nobody"]).code, 3);
     assert_eq!(run(&["serve", "--s3", "127.0.0.1:0", "--s3-region", "a b"]).code, 2);
     assert_eq!(run(&["serve", "--s3", "127.0.0.1:0", "--s3-upload-life", "0s"]).code, 2);
+    let both = ["--s3-domain", "s3.a,web.a", "--s3-website-domain", "Web.A"];
+    assert_eq!(run(&[&["serve", "--s3", "127.0.0.1:0"], &both[..]].concat()).code, 2);
 }
 
 /// Only S3 asks for the key that the first start makes.

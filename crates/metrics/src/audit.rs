@@ -67,6 +67,7 @@ fn word_of(caller: &PrincipalId) -> String {
         PrincipalId::Certificate(name) => format!("certificate {name}"),
         PrincipalId::Password => "password".to_owned(),
         PrincipalId::Key(id) => id.to_string(),
+        PrincipalId::Lifecycle => "lifecycle".to_owned(),
         other => other.to_string(),
     }
 }

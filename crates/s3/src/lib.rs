@@ -18,7 +18,8 @@
 //!    `body/reader.rs` takes the bytes from the connection. [`body::form`] reads POST forms, [`body::xml`] documents.
 //! 6. `object/` and `bucket/`: [`object::metadata`] has the stored attributes; [`object::conditions`], [`object::range`],
 //!    [`object::etag`]. The operations are in files of their names, as `object/put.rs`, the documents of their requests in
-//!    folders `documents`.
+//!    folders `documents`. [`bucket::lifecycle`] has the rules by which `bucket/sweep/` deletes, [`bucket::website`] those of the pages
+//!    that `serve/website.rs` answers.
 //! 7. `upload/`: uploads in parts; [`upload::join`] decides which object the parts make.
 //! 8. `answer/`: [`answer::object`] decides status and headers of a GET, [`answer::list`] and [`answer::result`] write
 //!    documents, `answer/body.rs` sends them.

@@ -32,6 +32,8 @@ pub struct S3Options {
     pub region: String,
     /// Domains below which the first part of a host name is a bucket.
     pub domains: Vec<String>,
+    /// Domains below which the first part of a host name is a bucket whose website is served.
+    pub website_domains: Vec<String>,
     /// The ETags of objects.
     pub etags: EtagScheme,
     /// An upload in parts that is open for longer is aborted; `None`: never.
@@ -53,6 +55,7 @@ impl Default for S3Options {
             security: Security::default(),
             region: DEFAULT_REGION.to_owned(),
             domains: Vec::new(),
+            website_domains: Vec::new(),
             etags: EtagScheme::default(),
             upload_life: Some(UPLOAD_LIFE),
             metrics: Arc::default(),

@@ -9,10 +9,10 @@ use shoal_frontend::{ListenError, Listeners, listen_on_all};
 use shoal_http::{Capacity, Frontend, FrontendParts};
 use tokio::sync::watch;
 
+use crate::bucket::sweep::Sweeper;
 use crate::options::S3Options;
 use crate::request::error::S3Error;
 use crate::state::S3State;
-use crate::upload::sweep::sweep_uploads;
 
 /// The missing protection if other machines are refused, and the options by which the operator adds it.
 const NOT_SAFE: (&str, &str) = ("authenticated over TLS", "give --tls-cert and --tls-key with --key-file");
@@ -84,7 +84,7 @@ impl S3Server {
         let (limits, upload_life) = (options.limits.clone(), options.upload_life);
         capacity.report_to(&metrics);
         let protocol = Arc::new(S3State::new(store, options).await.map_err(S3ServeError::Buckets)?);
-        let sweep = sweep_uploads(Arc::clone(&protocol), upload_life);
+        let sweep = Sweeper::new(Arc::clone(&protocol), upload_life).run();
         let mut frontend = Frontend::new(FrontendParts {
             protocol,
             capacity,

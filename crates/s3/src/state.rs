@@ -23,6 +23,7 @@ pub(crate) struct S3State {
     pub(crate) security: Security,
     pub(crate) signing: SigningKeys,
     pub(crate) domains: Vec<String>,
+    pub(crate) website_domains: Vec<String>,
     pub(crate) etags: EtagScheme,
     pub(crate) ids: AnswerIds,
     pub(crate) buckets: Buckets,
@@ -36,13 +37,16 @@ pub(crate) struct S3State {
 impl S3State {
     /// The state of a frontend on `store`.
     pub(crate) async fn new(store: Store, options: S3Options) -> S3Result<Self> {
-        let S3Options { security, region, domains, etags, metrics, limits, environment, .. } = options;
+        let S3Options {
+            security, region, domains, website_domains, etags, metrics, limits, environment, ..
+        } = options;
         Ok(Self {
             buckets: Buckets::load(&store, environment.clock.clone()).await?,
             store,
             security,
             signing: SigningKeys::new(&region),
             domains,
+            website_domains,
             etags,
             ids: AnswerIds::new(&*environment.entropy),
             metrics: Arc::clone(metrics.s3()),

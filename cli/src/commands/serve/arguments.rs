@@ -113,6 +113,16 @@ pub(crate) struct Arguments {
         value_delimiter = ','
     )]
     pub(crate) s3_domain: Option<Vec<String>>,
+    /// Serve the website of the bucket that the first part of a host name below one of these domains names, as in photos.web.example.org
+    /// [default: none].
+    #[arg(
+        long,
+        value_name = "DOMAIN,...",
+        env = "SHOAL_S3_WEBSITE_DOMAIN",
+        hide_env_values = true,
+        value_delimiter = ','
+    )]
+    pub(crate) s3_website_domain: Option<Vec<String>>,
     /// Abort an upload of S3 in parts that is open for longer than this, as 7d, or never (off) [default: 7d].
     #[arg(long, value_name = "DURATION|off", env = "SHOAL_S3_UPLOAD_LIFE", hide_env_values = true)]
     pub(crate) s3_upload_life: Option<String>,
@@ -241,8 +251,8 @@ impl Arguments {
             access_log announce audit_log cache cluster config data discard durability
             grpc_compression insecure io key_file kv_bucket listen log log_format memory memtable
             metrics must_exist open_health own_space password_file pause_relocation poll
-            resp resp_bucket resp_pending resp_tls s3 s3_domain s3_region s3_upload_life scrub_every scrub_rate size slow
-            snapshot_max_age stop_timeout tablets tls12 tls_cert tls_client_ca tls_key
+            resp resp_bucket resp_pending resp_tls s3 s3_domain s3_region s3_upload_life s3_website_domain scrub_every scrub_rate
+            size slow snapshot_max_age stop_timeout tablets tls12 tls_cert tls_client_ca tls_key
             token_file web_origins
         }
     }

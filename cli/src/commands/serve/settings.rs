@@ -68,6 +68,7 @@ pub(super) struct S3Settings {
     pub(super) is_named: bool,
     pub(super) region: String,
     pub(super) domains: Vec<String>,
+    pub(super) website_domains: Vec<String>,
     /// `None`: uploads stay open.
     pub(super) upload_life: Option<Duration>,
 }
@@ -89,11 +90,18 @@ fn s3(arguments: &Arguments) -> Result<Option<S3Settings>, Usage> {
             "--s3-region {region:?}: write letters, digits and hyphens, as us-east-1"
         )));
     }
+    let domains = arguments.s3_domain.clone().unwrap_or_default();
+    let website_domains = arguments.s3_website_domain.clone().unwrap_or_default();
+    let is_of_buckets = |site: &&String| domains.iter().any(|domain| domain.eq_ignore_ascii_case(site));
+    if let Some(site) = website_domains.iter().find(is_of_buckets) {
+        return Err(Usage(format!("--s3-website-domain {site:?} is also a --s3-domain: name two domains")));
+    }
     Ok(Some(S3Settings {
         listen,
         is_named,
         region,
-        domains: arguments.s3_domain.clone().unwrap_or_default(),
+        domains,
+        website_domains,
         upload_life: parse_duration(
             "--s3-upload-life",
             arguments.s3_upload_life.as_deref(),

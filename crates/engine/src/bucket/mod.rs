@@ -16,6 +16,7 @@ use shoal_base::sync::atomic::{AtomicBool, Ordering};
 use shoal_common::bucket::BucketConfig;
 use shoal_common::error::{Error, Result};
 use shoal_common::event::Token;
+use shoal_common::hidden_key::is_hidden;
 use shoal_common::injected_bug::{Bug, injected};
 use shoal_common::key::{ObjectKey, system_key};
 
@@ -156,7 +157,8 @@ impl Buckets {
         self.is_closing.load(Ordering::Acquire)
     }
 
-    /// Checks that none of these keys is in a bucket that is closing. Called under the memtables' locks.
+    /// Checks that none of these keys is that of an object, an upload or a part in a bucket that is closing. Called under the memtables'
+    /// locks.
     ///
     /// # Errors
     /// [`Error::Busy`]: nobody knows yet if the bucket is deleted.
@@ -166,7 +168,10 @@ impl Buckets {
             return Ok(());
         };
         let name = closing.name.as_bytes();
-        let is_of = |key: &[u8]| key.strip_prefix(name).is_some_and(|rest| rest.first() == Some(&0));
+        let is_of = |key: &[u8]| {
+            let named = if is_hidden(key) { key.get(1..).unwrap_or_default() } else { key };
+            named.strip_prefix(name).is_some_and(|rest| rest.first() == Some(&0))
+        };
         if encoded_keys.any(is_of) { Err(Error::Busy("its bucket is being deleted")) } else { Ok(()) }
     }
 
@@ -234,7 +239,10 @@ mod tests {
         let closed = buckets.close(state.clone());
         assert!(buckets.is_closing());
         assert!(matches!(check(b"photos\0k"), Err(Error::Busy(_))));
-        for key in [&b"photos-2\0k"[..], b"photo\0s", b"x\0photos\0"] {
+        for key in [&b"\xFDphotos\0k\0upload"[..], b"\xFCphotos\0part"] {
+            assert!(matches!(check(key), Err(Error::Busy(_))), "uploads and parts too");
+        }
+        for key in [&b"photos-2\0k"[..], b"photo\0s", b"x\0photos\0", b"\xFDphotos-2\0k\0upload"] {
             check(key).unwrap();
         }
         assert!(state.is_closed() && other.is_closed(), "all states of the bucket");

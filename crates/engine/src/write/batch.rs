@@ -47,6 +47,8 @@ pub(crate) struct PreparedBatch<'a> {
     pub kept: Vec<(Arc<Record>, Kept)>,
     /// The bucket that must not be closed when the batch is queued, if the writer named it.
     pub bucket: Option<Arc<BucketState>>,
+    /// True if it ends an upload: the deletion of a bucket aborts the uploads into it while it is closed.
+    pub ends_upload: bool,
 }
 
 /// A batch with a permit for memtables and log.
@@ -78,12 +80,17 @@ impl<'a> PreparedBatch<'a> {
     pub(crate) fn new(inner: &'a Inner) -> Self {
         let (records, reservation) = (SmallVec::new(), None);
         let (extents, writes, kept) = (Vec::new(), Vec::new(), Vec::new());
-        Self { inner, records, reservation, extents, writes, kept, bucket: None }
+        Self { inner, records, reservation, extents, writes, kept, bucket: None, ends_upload: false }
     }
 
     /// The same for writes into a bucket that must not be closed when they are queued.
     pub(crate) fn in_bucket(self, bucket: Option<&Arc<BucketState>>) -> Self {
         Self { bucket: bucket.cloned(), ..self }
+    }
+
+    /// The same for a batch that ends an upload.
+    pub(crate) fn ending_upload(self) -> Self {
+        Self { ends_upload: true, ..self }
     }
 
     /// Checks that no bucket of its puts is closed. Called under the locks of its memtables.
@@ -92,7 +99,7 @@ impl<'a> PreparedBatch<'a> {
     /// [`Error::NoBucket`]; [`Error::Busy`] while nobody knows.
     #[inline]
     pub(crate) fn check_buckets(&self) -> Result<()> {
-        if self.inner.buckets.is_closing() {
+        if self.inner.buckets.is_closing() && !self.ends_upload {
             let puts = self.records.iter().filter(|it| it.record.kind() == RecordKind::Put);
             self.inner.buckets.check_open(puts.map(|it| it.record.key()))?;
         }

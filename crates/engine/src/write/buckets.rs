@@ -97,8 +97,8 @@ impl Store {
         })
     }
 
-    /// Deletes the record of a bucket without objects, and aborts the uploads into it. Durable on return. Meanwhile a put into the bucket is
-    /// refused with [`Error::Busy`]; later one that names an earlier state of the bucket is refused with [`Error::NoBucket`].
+    /// Deletes the record of a bucket without objects, and aborts the uploads into it. Durable on return. Meanwhile a put into the bucket, a
+    /// new upload and a part are refused with [`Error::Busy`]; a later put that names an earlier state of the bucket is refused with [`Error::NoBucket`].
     ///
     /// # Errors
     /// [`Error::NoBucket`] if it has no record; [`Error::BucketNotEmpty`]; those of [`Self::bucket`] and [`Self::delete`]: nothing was
@@ -208,7 +208,7 @@ mod tests {
 
     use super::*;
     use crate::testing::fixtures::{in_memory, open_in};
-    use crate::{Environment, ObjectKey};
+    use crate::{Environment, Metadata, NewUpload, ObjectKey, PartValue, Upload};
 
     #[test]
     fn a_record_of_a_later_program_is_no_absent_bucket() {
@@ -233,6 +233,33 @@ mod tests {
             assert!(unusable(store.delete_bucket(name).unwrap_err()));
         }
         block_on(store.close()).unwrap();
+    }
+
+    /// Symptom: the deletion of a bucket left an upload behind that was started meanwhile without the state of the bucket. Cause: only the
+    /// keys of objects were compared with the name of the closing bucket. Fix: those of uploads and parts too; only an abort passes.
+    #[test]
+    fn uploads_into_a_closing_bucket_are_refused() {
+        let options = OpenOptions { background: false, cache_bytes: 16 << 20, ..OpenOptions::default() };
+        let store = open_in(&in_memory(), options, Environment::default());
+        let state = store.create_bucket("photos", BucketConfig::default()).unwrap().state;
+        let key = ObjectKey::new("photos", b"cat").unwrap();
+        let begin = |key: &ObjectKey| block_on(store.begin_upload(key, NewUpload::default(), None));
+        let part = |upload: &Upload| {
+            let value = PartValue::Chunks(vec![1].into());
+            block_on(store.upload_part(upload, 1, value, Metadata::default())).map(|_| ())
+        };
+        let (open, aborted) = (begin(&key).unwrap(), begin(&key).unwrap());
+        part(&open).unwrap();
+        let closed = store.0.buckets.close(state.clone());
+        assert!(matches!(begin(&key), Err(Error::Busy(_))));
+        assert!(matches!(part(&open), Err(Error::Busy(_))));
+        begin(&ObjectKey::new("other", b"cat").unwrap()).unwrap();
+        assert!(block_on(store.abort_upload(&aborted)).unwrap());
+        drop(closed);
+        part(&open).unwrap();
+        store.delete_bucket("photos").unwrap();
+        assert!(block_on(store.upload(&open)).unwrap().is_none());
+        assert!(matches!(part(&open), Err(Error::NoUpload(_))));
     }
 
     /// A put that was queued before the bucket is closed and is not durable yet counts; no later one is queued.

@@ -114,6 +114,8 @@ pub enum PrincipalId {
     Password,
     /// The holder of the key with this id.
     Key(Arc<str>),
+    /// The server itself, by the lifecycle rules of a bucket.
+    Lifecycle,
 }
 
 impl fmt::Display for PrincipalId {
@@ -124,6 +126,7 @@ impl fmt::Display for PrincipalId {
             Self::Certificate(name) => write!(f, "the certificate of {name}"),
             Self::Password => f.write_str("the user default"),
             Self::Key(id) => write!(f, "the key {id}"),
+            Self::Lifecycle => f.write_str("the lifecycle rules of a bucket"),
         }
     }
 }

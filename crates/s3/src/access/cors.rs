@@ -4,6 +4,7 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 
 use shoal_base::codec::{Reader, Truncated, put_prefixed};
 
+use crate::bucket::fields::{FieldWriter, array_of, read_fields, text_of};
 use crate::request::error::{ErrorCode, S3Error, S3Result};
 use crate::request::headers::header;
 use crate::text::star_match;
@@ -72,27 +73,23 @@ mod field {
     pub(super) const MAX_AGE: u8 = 6;
 }
 
-/// The item of a bucket's record that stores rules: each with its length, and in it the fields, each a tag and bytes with their length.
+/// The item of a bucket's record that stores rules: each with its length, and in it the fields.
 #[must_use]
 pub fn encode_cors(rules: &[CorsRule]) -> Vec<u8> {
     let mut out = Vec::new();
     for rule in rules {
-        let mut fields = Vec::new();
-        let mut put = |tag: u8, bytes: &[u8]| {
-            fields.push(tag);
-            put_prefixed(&mut fields, bytes);
-        };
-        rule.id.iter().for_each(|id| put(field::ID, id.as_bytes()));
+        let mut fields = FieldWriter::default();
+        fields.put_some(field::ID, rule.id.as_ref());
         for (tag, values) in [
             (field::ORIGIN, &rule.origins),
             (field::METHOD, &rule.methods),
             (field::HEADER, &rule.headers),
             (field::EXPOSED, &rule.exposed),
         ] {
-            values.iter().for_each(|value| put(tag, value.as_bytes()));
+            values.iter().for_each(|value| fields.put(tag, value));
         }
-        rule.max_age_s.iter().for_each(|seconds| put(field::MAX_AGE, &seconds.to_le_bytes()));
-        put_prefixed(&mut out, &fields);
+        fields.put_some(field::MAX_AGE, rule.max_age_s.map(u32::to_le_bytes));
+        put_prefixed(&mut out, &fields.finish());
     }
     out
 }
@@ -105,25 +102,19 @@ pub fn decode_cors(bytes: &[u8]) -> Result<Vec<CorsRule>, Truncated> {
     let mut reader = Reader::new(bytes);
     let mut rules = Vec::new();
     while !reader.is_empty() {
-        let mut fields = Reader::new(reader.prefixed()?);
         let mut rule = CorsRule::default();
-        while !fields.is_empty() {
-            let tag = fields.u8()?;
-            let value = fields.prefixed()?;
-            let text = || String::from_utf8(value.to_vec()).map_err(|_| Truncated);
+        read_fields(reader.prefixed()?, |tag, value| {
             match tag {
-                field::ID => rule.id = Some(text()?),
-                field::ORIGIN => rule.origins.push(text()?),
-                field::METHOD => rule.methods.push(text()?),
-                field::HEADER => rule.headers.push(text()?),
-                field::EXPOSED => rule.exposed.push(text()?),
-                field::MAX_AGE => {
-                    let seconds = value.try_into().map_err(|_| Truncated)?;
-                    rule.max_age_s = Some(u32::from_le_bytes(seconds));
-                }
+                field::ID => rule.id = Some(text_of(value)?),
+                field::ORIGIN => rule.origins.push(text_of(value)?),
+                field::METHOD => rule.methods.push(text_of(value)?),
+                field::HEADER => rule.headers.push(text_of(value)?),
+                field::EXPOSED => rule.exposed.push(text_of(value)?),
+                field::MAX_AGE => rule.max_age_s = Some(u32::from_le_bytes(array_of(value)?)),
                 _ => return Err(Truncated),
             }
-        }
+            Ok(())
+        })?;
         rules.push(rule);
     }
     Ok(rules)

@@ -1,8 +1,12 @@
 //! Buckets as S3 sees them: some have a record of the store, others exist because gRPC or the Redis protocol put objects into them. Next: `operations.rs`, and `write/buckets.rs` of the engine.
 
 pub mod documents;
+pub(crate) mod fields;
+pub mod lifecycle;
 pub(crate) mod operations;
 pub(crate) mod settings;
+pub(crate) mod sweep;
+pub mod website;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -12,6 +16,7 @@ use shoal_base::Clock;
 use shoal_engine::{Attributes, BucketConfig, BucketState, Error, ListRequest, Store};
 
 use self::documents::public_access::{ObjectOwnership, PublicAccessBlock};
+use self::lifecycle::{LifecycleRule, decode_lifecycle};
 use crate::access::acl::CannedAcl;
 use crate::access::decide::BucketAccess;
 use crate::access::policy::BucketPolicy;
@@ -29,6 +34,10 @@ mod item {
     pub(super) const POLICY: u8 = 3;
     /// The rules for browsers.
     pub(super) const CORS: u8 = 4;
+    /// The lifecycle rules.
+    pub(super) const LIFECYCLE: u8 = 5;
+    /// The website.
+    pub(super) const WEBSITE: u8 = 6;
     /// The tags.
     pub(super) const TAGS: u8 = 7;
     /// The public access block.
@@ -56,6 +65,8 @@ pub(crate) struct FoundBucket {
     pub(crate) record: Option<Arc<BucketState>>,
     /// Its settings about access; `None` if there are none.
     pub(crate) access: Option<Arc<BucketAccess>>,
+    /// Its lifecycle rules; `None` if there are none, or if this program cannot read them.
+    pub(crate) lifecycle: Option<Arc<[LifecycleRule]>>,
 }
 
 impl FoundBucket {
@@ -94,6 +105,24 @@ impl FoundBucket {
         }))
     }
 
+    /// Its lifecycle rules, read from its record. Requests for objects are served without rules that cannot be read; the sweeper passes over
+    /// such a bucket.
+    fn read_lifecycle(&self) -> Option<Arc<[LifecycleRule]>> {
+        match self.setting(item::LIFECYCLE, decode_lifecycle) {
+            Ok(rules) => rules.map(Arc::from),
+            Err(error) => {
+                let name = self.record.as_ref().map_or("", |record| record.name());
+                tracing::warn!("the lifecycle rules of bucket {name:?} are not obeyed: {error}");
+                None
+            }
+        }
+    }
+
+    /// Returns true if it has lifecycle rules that this program cannot read.
+    pub(crate) fn has_unread_lifecycle(&self) -> bool {
+        self.lifecycle.is_none() && self.items().is_some_and(|items| items.get(item::LIFECYCLE).is_some())
+    }
+
     /// The ETags of its new objects; `default` are those of a bucket without a record.
     pub(crate) fn etags(&self, default: EtagScheme) -> EtagScheme {
         match &self.record {
@@ -111,15 +140,20 @@ fn new_config(owner: &str, etags: EtagScheme) -> BucketConfig {
     config
 }
 
-/// The settings about access in one state of a bucket.
-type AccessOfState = (Arc<BucketState>, Arc<BucketAccess>);
+/// Settings as they were read from one state of a bucket.
+#[derive(Clone)]
+struct ReadSettings {
+    state: Arc<BucketState>,
+    access: Option<Arc<BucketAccess>>,
+    lifecycle: Option<Arc<[LifecycleRule]>>,
+}
 
 /// Looks buckets up. Those without records are remembered for a short time.
 pub(crate) struct Buckets {
     /// Buckets without records that had objects, and the moment until which that counts.
     seen: Mutex<HashMap<String, u64>>,
-    /// The settings about access of buckets that have some, with the states from which they were read.
-    access: Mutex<HashMap<String, AccessOfState>>,
+    /// The settings of buckets that have some.
+    settings: Mutex<HashMap<String, ReadSettings>>,
     clock: Arc<dyn Clock>,
 }
 
@@ -130,7 +164,7 @@ impl Buckets {
     /// Those of the store.
     pub(crate) async fn load(store: &Store, clock: Arc<dyn Clock>) -> S3Result<Self> {
         with_records(store, |store| store.load_buckets()).await??;
-        Ok(Self { seen: Mutex::default(), access: Mutex::default(), clock })
+        Ok(Self { seen: Mutex::default(), settings: Mutex::default(), clock })
     }
 
     /// The bucket with this name.
@@ -162,18 +196,20 @@ impl Buckets {
     /// Those of the store; `InternalError` if its settings cannot be read.
     pub(crate) fn find_record(&self, store: &Store, name: &str) -> S3Result<Option<FoundBucket>> {
         let Some(record) = store.bucket(name)? else { return Ok(None) };
-        let mut found = FoundBucket { record: Some(record.clone()), access: None };
-        let known = self.access.lock().get(name).filter(|(state, _)| Arc::ptr_eq(state, &record)).cloned();
-        found.access = match known {
-            Some((_, access)) => Some(access),
-            None => found.read_access()?.map(Arc::new),
-        };
-        if let Some(access) = &found.access {
-            let mut all = self.access.lock();
+        let known = self.settings.lock().get(name).filter(|it| Arc::ptr_eq(&it.state, &record)).cloned();
+        if let Some(ReadSettings { state, access, lifecycle }) = known {
+            return Ok(Some(FoundBucket { record: Some(state), access, lifecycle }));
+        }
+        let mut found = FoundBucket { record: Some(record.clone()), ..FoundBucket::default() };
+        found.access = found.read_access()?.map(Arc::new);
+        found.lifecycle = found.read_lifecycle();
+        if found.access.is_some() || found.lifecycle.is_some() {
+            let mut all = self.settings.lock();
             if all.len() >= SEEN_MAX {
                 all.clear();
             }
-            all.insert(name.to_owned(), (record, access.clone()));
+            let FoundBucket { access, lifecycle, .. } = found.clone();
+            all.insert(name.to_owned(), ReadSettings { state: record, access, lifecycle });
         }
         Ok(Some(found))
     }

@@ -5,7 +5,10 @@ use http::{HeaderMap, HeaderValue, Method, StatusCode};
 
 use shoal_engine::BucketConfig;
 
+use super::documents::lifecycle::{parse_lifecycle, write_lifecycle};
 use super::documents::public_access::{ObjectOwnership, PublicAccessBlock};
+use super::lifecycle::{decode_lifecycle, encode_lifecycle};
+use super::website::{Website, encode_website};
 use super::{FoundBucket, item, new_config};
 use crate::access::acl::CannedAcl;
 use crate::access::cors::{CorsRule, cors_headers, decode_cors, encode_cors, preflight};
@@ -232,6 +235,40 @@ pub(crate) async fn delete_cors(state: &S3State, call: S3Call) -> S3Result<S3Ans
     set(state, &call, item::CORS, None).await
 }
 
+/// GetBucketLifecycleConfiguration.
+pub(crate) fn get_lifecycle(call: &S3Call) -> S3Result<S3Answer> {
+    let rules = call.found.setting(item::LIFECYCLE, decode_lifecycle)?;
+    Ok(S3Answer::xml(write_lifecycle(&rules.ok_or(ErrorCode::NoSuchLifecycleConfiguration)?)))
+}
+
+/// PutBucketLifecycleConfiguration.
+pub(crate) async fn put_lifecycle(state: &S3State, mut call: S3Call) -> S3Result<S3Answer> {
+    let rules = parse_lifecycle(&call.document(state).await?)?;
+    set(state, &call, item::LIFECYCLE, Some(encode_lifecycle(&rules))).await
+}
+
+/// DeleteBucketLifecycle.
+pub(crate) async fn delete_lifecycle(state: &S3State, call: S3Call) -> S3Result<S3Answer> {
+    set(state, &call, item::LIFECYCLE, None).await
+}
+
+/// GetBucketWebsite.
+pub(crate) fn get_website(call: &S3Call) -> S3Result<S3Answer> {
+    let website = call.found.website()?.ok_or(ErrorCode::NoSuchWebsiteConfiguration)?;
+    Ok(S3Answer::xml(website.document()))
+}
+
+/// PutBucketWebsite.
+pub(crate) async fn put_website(state: &S3State, mut call: S3Call) -> S3Result<S3Answer> {
+    let website = Website::parse(&call.document(state).await?)?;
+    set(state, &call, item::WEBSITE, Some(encode_website(&website))).await
+}
+
+/// DeleteBucketWebsite.
+pub(crate) async fn delete_website(state: &S3State, call: S3Call) -> S3Result<S3Answer> {
+    set(state, &call, item::WEBSITE, None).await
+}
+
 /// Answers the question of a browser, which has no signature. A caller learns nothing about buckets without rules.
 pub(crate) fn answer_preflight(state: &S3State, bucket: &str, headers: &HeaderMap) -> S3Result<S3Answer> {
     let why = "CORSResponse: CORS is not enabled for this bucket.";
@@ -254,5 +291,5 @@ pub(crate) fn headers_for_page(
 
 /// The rules of a bucket with a record.
 fn rules_of(state: &S3State, bucket: &str) -> S3Result<Option<Vec<CorsRule>>> {
-    FoundBucket { record: state.store.bucket(bucket)?, access: None }.cors()
+    FoundBucket { record: state.store.bucket(bucket)?, ..FoundBucket::default() }.cors()
 }

@@ -14,6 +14,7 @@ use crate::answer::result::copy_result;
 use crate::body::check::BodyCheck;
 use crate::body::checksum::ChecksumAlgorithm;
 use crate::body::claims::BodyClaims;
+use crate::bucket::lifecycle::RuledObject;
 use crate::bucket::settings::allow_object_acl;
 use crate::request::copy::CopySource;
 use crate::request::error::{ErrorCode, S3Error, S3Result};
@@ -63,10 +64,10 @@ pub(crate) async fn copy_object(state: &S3State, call: S3Call) -> S3Result<S3Ans
             Err(CopyFailed::Store(Error::ConditionFailed { .. })) if from == key => {}
             Err(CopyFailed::Store(error)) => return Err(refused(&error, &condition)),
             Err(CopyFailed::Body(error)) => return Err(error),
-            Ok(document) => {
+            Ok(answer) => {
                 // The memory of the value is free.
-                call.permit.set(document.len())?;
-                return Ok(S3Answer::xml(document));
+                call.permit.set(answer.body.bytes() as usize)?;
+                return Ok(answer);
             }
         }
     }
@@ -90,14 +91,14 @@ enum CopyFailed {
     Body(S3Error),
 }
 
-/// Copies a value, and hashes it: the ETag of a copy is that of a put. Returns the document of the answer.
+/// Copies a value, and hashes it: the ETag of a copy is that of a put. Returns the answer.
 async fn copy(
     state: &S3State,
     call: &S3Call,
     key: &ObjectKey,
     reader: ValueReader,
     (mut metadata, rules): (Metadata, RejectRules),
-) -> Result<Vec<u8>, CopyFailed> {
+) -> Result<S3Answer, CopyFailed> {
     let bytes = reader.info().bytes;
     let wanted = header(&call.headers, "x-amz-checksum-algorithm").map_err(CopyFailed::Body)?;
     let wanted = match wanted.map(|name| (name, ChecksumAlgorithm::of_name(name))) {
@@ -121,7 +122,11 @@ async fn copy(
     let target = Target { store: &state.store, key, bucket: &call.found };
     let version = target.copy(reader, options, &mut hashing).await.map_err(CopyFailed::Store)?;
     let Hashing { metadata, .. } = hashing;
-    Ok(copy_result(false, &metadata.etag(version.0, bytes), modified_ns, metadata.checksum().as_ref()))
+    let etag = metadata.etag(version.0, bytes);
+    let mut answer = S3Answer::xml(copy_result(false, &etag, modified_ns, metadata.checksum().as_ref()));
+    let object = RuledObject { key: call.key(), metadata: &metadata, bytes, modified_ns };
+    call.found.add_expiration(&mut answer.headers, &object);
+    Ok(answer)
 }
 
 /// Hashes a value that is copied.

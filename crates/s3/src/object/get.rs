@@ -15,6 +15,7 @@ use crate::answer::body::{S3Body, ValuePieces};
 use crate::answer::list::{ListedObject, ListedPart};
 use crate::answer::object::{ObjectAnswer, ObjectFacts, ObjectRead};
 use crate::answer::result::WantedAttributes;
+use crate::bucket::lifecycle::RuledObject;
 use crate::request::error::{ErrorCode, S3Error, S3Result};
 use crate::request::headers::header;
 use crate::request::list::PartListQuery;
@@ -43,11 +44,21 @@ pub(crate) fn missing_key(call: &S3Call, bucket: &str, key: &[u8]) -> S3Error {
 }
 
 /// The head of the answer about an object; with the bytes of each of its parts, if the request asks for one.
-fn answer_about(read: &ObjectRead, info: &ObjectInfo, parts: &[u64]) -> S3Result<ObjectAnswer> {
+fn answer_about(
+    call: &S3Call,
+    read: &ObjectRead,
+    info: &ObjectInfo,
+    parts: &[u64],
+) -> S3Result<ObjectAnswer> {
     let metadata = &info.metadata;
     let etag = metadata.etag(info.version.0, info.bytes);
     let (bytes, modified_ns) = (info.bytes, info.modified_ns);
-    read.answer(&ObjectFacts { metadata, etag, bytes, modified_ns, parts })
+    let mut answer = read.answer(&ObjectFacts { metadata, etag, bytes, modified_ns, parts })?;
+    if answer.status.is_success() {
+        let object = RuledObject { key: call.key(), metadata, bytes, modified_ns };
+        call.found.add_expiration(&mut answer.headers, &object);
+    }
+    Ok(answer)
 }
 
 /// An object, and the bytes of each of its parts if the request asks for one.
@@ -75,7 +86,7 @@ fn without_body(answer: ObjectAnswer) -> S3Answer {
 pub(crate) async fn head_object(state: &S3State, call: S3Call) -> S3Result<S3Answer> {
     let read = ObjectRead::parse(&call.headers, &call.query, call.caller.has_key())?;
     let (info, parts) = head_of(state, &call, &call.object_key()?, &read).await?;
-    Ok(without_body(answer_about(&read, &info, &parts)?))
+    Ok(without_body(answer_about(&call, &read, &info, &parts)?))
 }
 
 /// GetObjectAttributes.
@@ -144,7 +155,7 @@ pub(crate) async fn get_object(state: &S3State, call: S3Call) -> S3Result<S3Answ
     let lookup = match state.store.try_get_range(&key, ByteRange::ALL) {
         TryGet::Shown(None) => return Err(no_such_key(&call)),
         TryGet::Shown(Some(object)) => {
-            let answer = answer_about(&read, &object.info, &[])?;
+            let answer = answer_about(&call, &read, &object.info, &[])?;
             return in_memory(&call, answer, object.value);
         }
         TryGet::MustWait(lookup) => lookup,
@@ -154,7 +165,7 @@ pub(crate) async fn get_object(state: &S3State, call: S3Call) -> S3Result<S3Answ
         match Box::pin(state.store.get_from(lookup, &key, ByteRange::ALL, room)).await {
             Ok(None) => return Err(no_such_key(&call)),
             Ok(Some(object)) => {
-                let answer = answer_about(&read, &object.info, &[])?;
+                let answer = answer_about(&call, &read, &object.info, &[])?;
                 return in_memory(&call, answer, object.value);
             }
             // It is too long for one read.
@@ -172,7 +183,7 @@ pub(crate) async fn get_object(state: &S3State, call: S3Call) -> S3Result<S3Answ
 async fn by_head(state: &S3State, call: &S3Call, key: &ObjectKey, read: &ObjectRead) -> S3Result<S3Answer> {
     for _ in 0..TRIES_MAX {
         let (info, parts) = head_of(state, call, key, read).await?;
-        let answer = answer_about(read, &info, &parts)?;
+        let answer = answer_about(call, read, &info, &parts)?;
         let Some(ValueRange { first, bytes }) = answer.range else { return Ok(without_body(answer)) };
         let range = ByteRange { first, bytes: Some(bytes) };
         if bytes > VALUE_BYTES_SINGLE_MAX {

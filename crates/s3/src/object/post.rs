@@ -137,7 +137,7 @@ fn check_file_bytes(allowed: &RangeInclusive<u64>, bytes: u64, is_end: bool) -> 
 fn answer(state: &S3State, call: &S3Call, fields: &FormFields, stored: &StoredObject) -> S3Result<S3Answer> {
     let (key, etag) = (form_key(fields)?, stored.etag());
     let place = call.location(state)?;
-    let mut answer = stored.answer();
+    let mut answer = stored.answer(state, call);
     let (status, location) = match PostAnswer::of(fields, call.bucket(), key, &etag) {
         PostAnswer::Status(status) => (StatusCode::from_u16(status), place),
         PostAnswer::Redirect(location) => (Ok(StatusCode::SEE_OTHER), location),

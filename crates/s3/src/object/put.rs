@@ -17,6 +17,7 @@ use crate::body::check::{BodyCheck, CheckedBody};
 use crate::body::claims::BodyClaims;
 use crate::body::reader::BodyReader;
 use crate::bucket::FoundBucket;
+use crate::bucket::lifecycle::RuledObject;
 use crate::bucket::settings::allow_object_acl;
 use crate::request::error::{S3Error, S3Result};
 use crate::serve::call::S3Call;
@@ -123,7 +124,7 @@ async fn put_short(
     let target = Target { store: &state.store, key: &object.key, bucket: &call.found };
     let version = target.write(value, &options, &object.condition).await?;
     let stored = StoredObject { metadata: object.metadata, version: version.0, bytes: checked.bytes };
-    Ok(stored.answer())
+    Ok(stored.answer(state, call))
 }
 
 /// Stores a value piece by piece.
@@ -139,7 +140,7 @@ async fn put_long(
         streamed.take(&piece).await?;
     }
     let stored = streamed.finish(state).await?;
-    Ok(stored.answer())
+    Ok(stored.answer(state, call))
 }
 
 /// An object whose value is stored while its body arrives.
@@ -222,9 +223,12 @@ impl StoredObject {
     }
 
     /// The headers of the answer.
-    pub(crate) fn answer(&self) -> S3Answer {
-        let (etag, checksum) = (self.etag(), self.metadata.checksum());
-        S3Answer { headers: written_headers(&etag, checksum.as_ref()), ..S3Answer::empty(StatusCode::OK) }
+    pub(crate) fn answer(&self, state: &S3State, call: &S3Call) -> S3Answer {
+        let Self { metadata, bytes, .. } = self;
+        let mut headers = written_headers(&self.etag(), metadata.checksum().as_ref());
+        let object = RuledObject { key: call.key(), metadata, bytes: *bytes, modified_ns: state.now_ns() };
+        call.found.add_expiration(&mut headers, &object);
+        S3Answer { headers, ..S3Answer::empty(StatusCode::OK) }
     }
 }
 

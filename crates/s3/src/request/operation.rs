@@ -47,8 +47,6 @@ pub enum BodyKind {
 pub enum Support {
     /// It works on the store.
     Served,
-    /// `NotImplemented` with its name: a later version has it.
-    Later,
     /// The answer is always that of a bucket without this configuration (`answer::result::absent`).
     Absent,
 }
@@ -126,12 +124,12 @@ operations! {
     GET Bucket "cors" "" GetBucketCors Bucket NoBody, Served;
     PUT Bucket "cors" "" PutBucketCors Bucket Document(SMALL_BYTES_MAX), Served;
     DELETE Bucket "cors" "" DeleteBucketCors Bucket NoBody, Served;
-    GET Bucket "lifecycle" "" GetBucketLifecycleConfiguration Bucket NoBody, Later;
-    PUT Bucket "lifecycle" "" PutBucketLifecycleConfiguration Bucket Document(CONFIGURATION_BYTES_MAX), Later;
-    DELETE Bucket "lifecycle" "" DeleteBucketLifecycle Bucket NoBody, Later;
-    GET Bucket "website" "" GetBucketWebsite Bucket NoBody, Later;
-    PUT Bucket "website" "" PutBucketWebsite Bucket Document(SMALL_BYTES_MAX), Later;
-    DELETE Bucket "website" "" DeleteBucketWebsite Bucket NoBody, Later;
+    GET Bucket "lifecycle" "" GetBucketLifecycleConfiguration Bucket NoBody, Served;
+    PUT Bucket "lifecycle" "" PutBucketLifecycleConfiguration Bucket Document(CONFIGURATION_BYTES_MAX), Served;
+    DELETE Bucket "lifecycle" "" DeleteBucketLifecycle Bucket NoBody, Served;
+    GET Bucket "website" "" GetBucketWebsite Bucket NoBody, Served;
+    PUT Bucket "website" "" PutBucketWebsite Bucket Document(SMALL_BYTES_MAX), Served;
+    DELETE Bucket "website" "" DeleteBucketWebsite Bucket NoBody, Served;
     GET Bucket "publicAccessBlock" "" GetPublicAccessBlock Bucket NoBody, Served;
     PUT Bucket "publicAccessBlock" "" PutPublicAccessBlock Bucket Document(SMALL_BYTES_MAX), Served;
     DELETE Bucket "publicAccessBlock" "" DeletePublicAccessBlock Bucket NoBody, Served;
@@ -248,6 +246,22 @@ pub fn row_of(
     }
 }
 
+/// The row of a request to a website.
+///
+/// # Errors
+/// `MethodNotAllowed`.
+pub(crate) fn row_of_page(method: &Method) -> S3Result<&'static OperationRow> {
+    let plain = |row: &&OperationRow| {
+        let is_read = matches!(
+            row.operation,
+            S3Operation::GetObject | S3Operation::HeadObject | S3Operation::PreflightObject
+        );
+        is_read && row.method == method.as_str()
+    };
+    let found = OPERATIONS.iter().find(plain);
+    found.ok_or_else(|| S3Error::from(ErrorCode::MethodNotAllowed).with("Method", method.as_str()))
+}
+
 /// The first subresource among the query names. `list-type` is one of buckets, and `uploadId` one of objects.
 fn marker_of(level: TargetLevel, query: &QueryParameters) -> &'static str {
     let known = |name: &str| {
@@ -326,7 +340,6 @@ mod tests {
             let header = if row.header.is_empty() { String::new() } else { format!(" with {}", row.header) };
             let answer = match row.support {
                 Support::Served => "",
-                Support::Later => "later",
                 Support::Absent => "none",
             };
             let (name, method, action) = (row.operation.name(), row.method, row.action.name());

@@ -31,19 +31,27 @@ impl BucketAndKey {
     /// # Errors
     /// `InvalidURI`, `InvalidBucketName`, `KeyTooLongError`.
     pub fn parse(path: &str, host: Option<&str>, domains: &[String]) -> S3Result<Self> {
-        let path = path.strip_prefix('/').ok_or(ErrorCode::InvalidURI)?;
+        let rest = path.strip_prefix('/').ok_or(ErrorCode::InvalidURI)?;
         let (bucket, key) = match host.and_then(|host| bucket_of_host(host, domains)) {
-            Some(bucket) => (bucket, path),
-            None if path.is_empty() => return Ok(Self::Service),
-            None => {
-                let (bucket, key) = path.split_once('/').unwrap_or((path, ""));
-                let bucket = percent_decode(bucket.as_bytes()).ok_or(ErrorCode::InvalidURI)?;
-                (String::from_utf8(bucket).map_err(|_| ErrorCode::InvalidBucketName)?, key)
-            }
+            Some(bucket) => return Self::in_bucket(bucket, path),
+            None if rest.is_empty() => return Ok(Self::Service),
+            None => rest.split_once('/').unwrap_or((rest, "")),
         };
+        let bucket = percent_decode(bucket.as_bytes()).ok_or(ErrorCode::InvalidURI)?;
+        Self::checked(String::from_utf8(bucket).map_err(|_| ErrorCode::InvalidBucketName)?, key)
+    }
+
+    /// The target in the path of a request whose host name has the bucket.
+    ///
+    /// # Errors
+    /// `InvalidURI`, `InvalidBucketName`, `KeyTooLongError`.
+    pub(crate) fn in_bucket(bucket: String, path: &str) -> S3Result<Self> {
+        Self::checked(bucket, path.strip_prefix('/').ok_or(ErrorCode::InvalidURI)?)
+    }
+
+    fn checked(bucket: String, escaped_key: &str) -> S3Result<Self> {
         check_bucket_name(&bucket)?;
-        let key = percent_decode(key.as_bytes()).ok_or(ErrorCode::InvalidURI)?;
-        Self::of(bucket, key)
+        Self::of(bucket, percent_decode(escaped_key.as_bytes()).ok_or(ErrorCode::InvalidURI)?)
     }
 
     /// The target with this bucket and key; with an empty key the bucket.
@@ -103,12 +111,22 @@ pub fn location_of(
 
 /// The bucket in a host name below one of `domains`.
 fn bucket_of_host(host: &str, domains: &[String]) -> Option<String> {
+    if domains.is_empty() {
+        return None;
+    }
     // The colon of a port; those of an IPv6 address are in brackets, and no domain has one.
     let name = host.rsplit_once(':').map_or(host, |(name, _)| name).to_ascii_lowercase();
     let rest = domains
         .iter()
         .filter_map(|domain| name.strip_suffix(&domain.to_ascii_lowercase())?.strip_suffix('.'));
     rest.min_by_key(|rest| rest.len()).filter(|bucket| !bucket.is_empty()).map(ToOwned::to_owned)
+}
+
+/// The bucket whose website a host name is: one below one of `sites`, and below no longer one of `domains`.
+pub(crate) fn site_of_host(host: &str, sites: &[String], domains: &[String]) -> Option<String> {
+    let bucket = bucket_of_host(host, sites)?;
+    let is_longer = |other: String| other.len() <= bucket.len();
+    if bucket_of_host(host, domains).is_some_and(is_longer) { None } else { Some(bucket) }
 }
 
 /// Checks that a bucket of this name can exist. Other frontends create buckets whose names S3 forbids, and requests reach
@@ -185,6 +203,19 @@ mod tests {
             assert_eq!(parse("/b/k", host), object("b", b"k"), "{host}");
         }
         assert_eq!(parse("/b/k", "example.org"), object("b", b"k"));
+    }
+
+    #[test]
+    fn the_longest_domain_decides_between_a_website_and_a_bucket() {
+        let sites = ["web.example.org".to_owned(), "pages.test".to_owned()];
+        let domains = ["example.org".to_owned(), "s3.pages.test".to_owned()];
+        let site = |host| site_of_host(host, &sites, &domains);
+        assert_eq!(site("b.web.example.org:80").as_deref(), Some("b"));
+        assert_eq!(site("b.c.Pages.test").as_deref(), Some("b.c"));
+        for host in ["b.example.org", "web.example.org", "b.s3.pages.test", "pages.test", "other"] {
+            assert_eq!(site(host), None, "{host}");
+        }
+        assert_eq!(site_of_host("b.same", &["same".to_owned()], &["same".to_owned()]), None);
     }
 
     #[test]

@@ -10,6 +10,7 @@
 pub(crate) mod call;
 pub(crate) mod failure;
 pub(crate) mod permission;
+mod website;
 
 use std::future::poll_fn;
 use std::pin::pin;
@@ -26,6 +27,7 @@ use shoal_metrics::{Operation, RequestResult, Stage, mark, note_caller, note_key
 
 use self::call::S3Call;
 use self::permission::check;
+use self::website::{PageRequest, error_page};
 use crate::access::decide::Origin;
 use crate::answer::S3Answer;
 use crate::answer::body::S3Body;
@@ -36,9 +38,9 @@ use crate::bucket::settings::{self, answer_preflight, headers_for_page};
 use crate::object::{change, copy, delete, get, post, put};
 use crate::request::error::{ErrorCode, S3Error, S3Result};
 use crate::request::headers::{check_expected_owner, check_headers, with_presigned};
-use crate::request::operation::{OperationRow, S3Operation, Support, row_of};
+use crate::request::operation::{OperationRow, S3Operation, Support, row_of, row_of_page};
 use crate::request::query::QueryParameters;
-use crate::request::target::{BucketAndKey, check_target};
+use crate::request::target::{BucketAndKey, check_target, site_of_host};
 use crate::sign::verify::{RequestHead, verify};
 use crate::state::S3State;
 use crate::time::{SECOND_NS, http_date_of};
@@ -55,6 +57,8 @@ struct Asked {
     target: BucketAndKey,
     query: QueryParameters,
     headers: HeaderMap,
+    /// It came to the host name of the bucket's website.
+    is_of_site: bool,
 }
 
 impl Asked {
@@ -62,28 +66,39 @@ impl Asked {
     ///
     /// # Errors
     /// 400, 405, 414, 431, 501.
-    fn read(head: &http::request::Parts, domains: &[String], has_body: bool) -> S3Result<Self> {
+    fn read(
+        head: &http::request::Parts,
+        site: Option<String>,
+        domains: &[String],
+        has_body: bool,
+    ) -> S3Result<Self> {
         check_headers(&head.headers)?;
         check_target(head.uri.path_and_query().map_or("", |target| target.as_str()))?;
         let mut headers = head.headers.clone();
-        // HTTP/2 has the authority in the target.
-        if let Some(authority) = head.uri.authority().filter(|_| !headers.contains_key(HOST))
-            && let Ok(host) = HeaderValue::from_str(authority.as_str())
+        if !headers.contains_key(HOST)
+            && let Some(host) = host_of(head).and_then(|host| HeaderValue::from_str(host).ok())
         {
             headers.insert(HOST, host);
         }
         if !has_body && !headers.contains_key(CONTENT_LENGTH) {
             headers.insert(CONTENT_LENGTH, HeaderValue::from_static("0"));
         }
-        let host = headers.get(HOST).and_then(|host| host.to_str().ok());
-        let target = BucketAndKey::parse(head.uri.path(), host, domains)?;
+        if let Some(bucket) = site {
+            let target = BucketAndKey::in_bucket(bucket, head.uri.path())?;
+            let row = row_of_page(&head.method)?;
+            return Ok(Self { row, target, query: QueryParameters::default(), headers, is_of_site: true });
+        }
+        let target = BucketAndKey::parse(head.uri.path(), host_of(head), domains)?;
         let query = QueryParameters::parse(head.uri.query())?;
         let row = row_of(&head.method, &target, &query, &headers)?;
-        if row.support == Support::Later {
-            return Err(S3Error::not_implemented(row.operation.name()));
-        }
-        Ok(Self { row, target, query, headers })
+        Ok(Self { row, target, query, headers, is_of_site: false })
     }
+}
+
+/// The host that a request names. HTTP/2 has it in the target.
+fn host_of(head: &http::request::Parts) -> Option<&str> {
+    let named = head.headers.get(HOST).and_then(|host| host.to_str().ok());
+    named.or_else(|| head.uri.authority().map(http::uri::Authority::as_str))
 }
 
 impl S3State {
@@ -100,6 +115,13 @@ impl S3State {
         note_key(bucket, asked.target.key().unwrap_or_default());
         if matches!(asked.row.operation, S3Operation::PreflightBucket | S3Operation::PreflightObject) {
             return answer_preflight(self, bucket, &asked.headers);
+        }
+        if asked.is_of_site {
+            let asked = (asked.row, &asked.target, &asked.headers);
+            let page = PageRequest::new((peer, flow), asked, self.security.is_encrypted());
+            mark(Stage::Started);
+            let _working = flow.working();
+            return Box::pin(self.answer_page(peer, &page)).await;
         }
         let mut call = self.admit((peer, flow), head, asked, body)?;
         mark(Stage::Started);
@@ -118,7 +140,7 @@ impl S3State {
         asked: Asked,
         body: Incoming,
     ) -> S3Result<S3Call> {
-        let Asked { row, target, query, mut headers } = asked;
+        let Asked { row, target, query, mut headers, .. } = asked;
         let now_s = self.now_ns() / SECOND_NS;
         let signed = RequestHead {
             method: head.method.as_str(),
@@ -201,11 +223,19 @@ impl S3State {
             Of::AbortMultipartUpload => complete::abort_upload(self, call).boxed(),
             Of::ListParts => uploads::list_parts(self, call).boxed(),
             Of::ListMultipartUploads => uploads::list_uploads(self, call).boxed(),
+            Of::GetObjectAcl => change::get_acl(self, call).boxed(),
+            Of::PutObjectAcl => change::put_acl(self, call).boxed(),
+            _ => self.configure(call),
+        }
+    }
+
+    /// Runs an operation on the settings of a bucket.
+    fn configure(&self, call: S3Call) -> BoxFuture<'_, S3Result<S3Answer>> {
+        use S3Operation as Of;
+        match call.row.operation {
             Of::GetBucketCors => std::future::ready(settings::get_cors(&call)).boxed(),
             Of::GetBucketAcl => std::future::ready(Ok(settings::get_acl(&call))).boxed(),
             Of::PutBucketAcl => settings::put_acl(self, call).boxed(),
-            Of::GetObjectAcl => change::get_acl(self, call).boxed(),
-            Of::PutObjectAcl => change::put_acl(self, call).boxed(),
             Of::GetBucketPolicy => std::future::ready(settings::get_policy(&call)).boxed(),
             Of::GetBucketPolicyStatus => std::future::ready(settings::get_policy_status(&call)).boxed(),
             Of::PutBucketPolicy => settings::put_policy(self, call).boxed(),
@@ -221,6 +251,12 @@ impl S3State {
             Of::DeleteBucketOwnershipControls => settings::delete_ownership(self, call).boxed(),
             Of::PutBucketCors => settings::put_cors(self, call).boxed(),
             Of::DeleteBucketCors => settings::delete_cors(self, call).boxed(),
+            Of::GetBucketLifecycleConfiguration => std::future::ready(settings::get_lifecycle(&call)).boxed(),
+            Of::PutBucketLifecycleConfiguration => settings::put_lifecycle(self, call).boxed(),
+            Of::DeleteBucketLifecycle => settings::delete_lifecycle(self, call).boxed(),
+            Of::GetBucketWebsite => std::future::ready(settings::get_website(&call)).boxed(),
+            Of::PutBucketWebsite => settings::put_website(self, call).boxed(),
+            Of::DeleteBucketWebsite => settings::delete_website(self, call).boxed(),
             other => std::future::ready(Err(S3Error::not_implemented(other.name()))).boxed(),
         }
     }
@@ -236,7 +272,9 @@ impl HttpProtocol for S3State {
         request: Request<Incoming>,
     ) -> Response<S3Body> {
         let (head, body) = request.into_parts();
-        let asked = Asked::read(&head, &self.domains, !body.is_end_stream());
+        let site = host_of(&head).and_then(|host| site_of_host(host, &self.website_domains, &self.domains));
+        let is_of_site = site.is_some();
+        let asked = Asked::read(&head, site, &self.domains, !body.is_end_stream());
         let operation = || match &asked {
             Ok(asked) => (measured(asked.row.operation), asked.row.operation.name()),
             Err(_) => (Operation::Other, "(no operation)"),
@@ -260,7 +298,10 @@ impl HttpProtocol for S3State {
             if error.code == ErrorCode::InternalError {
                 tracing::warn!(peer = %peer.address, id, "{error}");
             }
-            S3Answer::error(&error, head.uri.path(), &id)
+            match is_of_site {
+                true => error_page(&error, &id),
+                false => S3Answer::error(&error, head.uri.path(), &id),
+            }
         });
         if let Some(mut timer) = timer {
             let result = result_of(answer.status.as_u16());

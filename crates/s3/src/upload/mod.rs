@@ -11,7 +11,6 @@ pub mod join;
 pub(crate) mod list;
 pub(crate) mod part;
 pub(crate) mod part_copy;
-pub(crate) mod sweep;
 
 use shoal_engine::{Attributes, Metadata, PartInfo, Upload, UploadId, UploadInfo};
 

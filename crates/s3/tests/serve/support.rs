@@ -36,6 +36,8 @@ pub(crate) struct Running {
     pub(crate) file: KeyFile,
     pub(crate) security: Security,
     pub(crate) metrics: Arc<Metrics>,
+    /// The clock of the frontend, and of the dates of its clients.
+    clock: Arc<dyn Clock>,
     /// May do everything.
     pub(crate) key: TestKey,
 }
@@ -77,13 +79,14 @@ impl Running {
             listen: "127.0.0.1:0".parse().unwrap(),
             security: security.clone(),
             domains: vec!["s3.test".to_owned()],
+            website_domains: vec!["web.test".to_owned()],
             ..options
         };
-        let capacity = Capacity::new(&options.limits);
+        let (capacity, clock) = (Capacity::new(&options.limits), options.environment.clock.clone());
         let server = S3Server::bind(options).unwrap();
         let address = server.addresses()[0];
         tokio::spawn(server.run(store.clone(), capacity, std::future::pending()));
-        Self { address, store, file, security, metrics, key }
+        Self { address, store, file, security, metrics, clock, key }
     }
 
     /// A new key with this grant, in force.
@@ -103,6 +106,7 @@ impl Running {
             address: self.address,
             is_closed: false,
             host: self.address.to_string(),
+            clock: self.clock.clone(),
             key: Some(key.clone()),
         }
     }
@@ -172,6 +176,7 @@ pub(crate) struct Client {
     address: SocketAddr,
     is_closed: bool,
     pub(crate) host: String,
+    clock: Arc<dyn Clock>,
     /// `None`: it does not sign.
     pub(crate) key: Option<TestKey>,
 }
@@ -224,6 +229,11 @@ fn canonical_query(query: &str) -> String {
 }
 
 impl Client {
+    /// Now, as signatures write it.
+    fn date(&self) -> String {
+        basic_of(self.clock.wall_ns() / 1_000_000_000)
+    }
+
     /// The headers of a signed request whose body has the hash `payload`.
     pub(crate) fn signed(
         &self,
@@ -235,7 +245,7 @@ impl Client {
         let owned = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
         let mut all: Vec<(String, String)> = headers.iter().map(owned).collect();
         let Some(TestKey { id, secret }) = &self.key else { return all };
-        let date = basic_of(now_s());
+        let date = self.date();
         all.push(("x-amz-date".to_owned(), date.clone()));
         all.push(("x-amz-content-sha256".to_owned(), payload.to_owned()));
         let mut signed: Vec<(String, String)> =
@@ -347,7 +357,7 @@ impl Client {
     pub(crate) fn form(&self, fields: &[(&str, &str)], conditions: &[&str], file: &[u8]) -> Vec<u8> {
         let mut all: Vec<(&str, &str)> = fields.to_vec();
         let signed = self.key.as_ref().map(|TestKey { id, secret }| {
-            let date = basic_of(now_s());
+            let date = self.date();
             let credential = format!("{id}/{}", scope_of(&date));
             let own = [
                 ("x-amz-algorithm", "AWS4-HMAC-SHA256"),

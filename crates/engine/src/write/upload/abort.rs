@@ -72,7 +72,7 @@ impl Inner {
             let Some(open) = record.open() else { return Ok(record.found.map(|_| false)) };
             let ended =
                 UploadRecord { state: UploadState::Aborted, items: Attributes::default(), ..open.clone() };
-            let mut batch = PreparedBatch::new(self);
+            let mut batch = PreparedBatch::new(self).ending_upload();
             let part = Part { uses_reserve: true, ..Part::LAST };
             batch.put(&record.key, &ended.encode().into(), &kept_for_a_while(), part).await?;
             if self.write_if_unchanged(batch, &[record.key], &[Some(record.seen)]).await? {

@@ -1,8 +1,10 @@
-//! The lifecycle configuration of a bucket: expiration of objects, and the abort of uploads. Everything else is refused by
-//! its name.
+//! The document of a lifecycle configuration: expiration of objects, and the abort of uploads. Everything else is refused by its name.
+
+use shoal_base::limits::KEY_BYTES_MAX;
 
 use crate::answer::xml::XmlWriter;
 use crate::body::xml::{XmlReader, malformed};
+use crate::bucket::lifecycle::{LifecycleEnd, LifecycleFilter, LifecycleRule};
 use crate::object::documents::tagging::{tag, write_tag};
 use crate::object::tags::TagSet;
 use crate::request::error::{ErrorCode, S3Error, S3Result};
@@ -13,67 +15,6 @@ pub const LIFECYCLE_RULES_MAX: usize = 1_000;
 
 /// Most tags of a rule's filter.
 const FILTER_TAGS_MAX: usize = 10;
-
-/// The objects that a rule is about: they have all of these properties.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct LifecycleFilter {
-    /// The start of the key.
-    pub prefix: String,
-    /// Tags.
-    pub tags: TagSet,
-    /// Only values of more bytes.
-    pub bytes_above: Option<u64>,
-    /// Only values of fewer bytes.
-    pub bytes_below: Option<u64>,
-}
-
-impl LifecycleFilter {
-    /// Returns true for an object that has all properties.
-    #[must_use]
-    pub fn has(&self, key: &[u8], tags: &TagSet, bytes: u64) -> bool {
-        key.starts_with(self.prefix.as_bytes())
-            && self.tags.pairs().iter().all(|pair| tags.pairs().contains(pair))
-            && self.bytes_above.is_none_or(|bound| bytes > bound)
-            && self.bytes_below.is_none_or(|bound| bytes < bound)
-    }
-}
-
-/// The moment at which objects expire.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LifecycleEnd {
-    /// Days after their date, at the next midnight UTC.
-    Days(u32),
-    /// A midnight UTC, in seconds since the Unix epoch.
-    Date(u64),
-}
-
-impl LifecycleEnd {
-    /// The second from which an object of this date is expired.
-    #[must_use]
-    pub fn second(self, modified_s: u64) -> u64 {
-        match self {
-            Self::Days(days) => (modified_s + u64::from(days) * DAY_S).next_multiple_of(DAY_S),
-            Self::Date(second) => second,
-        }
-    }
-}
-
-/// A rule.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LifecycleRule {
-    /// Its name.
-    pub id: String,
-    /// The sweeper obeys it.
-    pub is_enabled: bool,
-    /// The objects that it is about.
-    pub filter: LifecycleFilter,
-    /// The rule was written in the old form, with a prefix instead of a filter, and is answered in it.
-    pub has_plain_prefix: bool,
-    /// The end of objects.
-    pub expiration: Option<LifecycleEnd>,
-    /// Days after which an open upload is aborted.
-    pub abort_days: Option<u32>,
-}
 
 /// Reads 1 to 1,000 rules.
 ///
@@ -137,6 +78,10 @@ fn rule(xml: &mut XmlReader<'_>, number: usize) -> S3Result<LifecycleRule> {
         (None, Some(prefix)) => LifecycleFilter { prefix, ..LifecycleFilter::default() },
         _ => return Err(malformed("A rule has a filter or a prefix.")),
     };
+    if filter.prefix.len() > KEY_BYTES_MAX {
+        let why = format!("The maximum size of a prefix is {KEY_BYTES_MAX}.");
+        return Err(S3Error::new(ErrorCode::InvalidRequest, why));
+    }
     if expiration.is_none() && abort_days.is_none() {
         return Err(S3Error::new(
             ErrorCode::InvalidRequest,
@@ -325,6 +270,7 @@ mod tests {
             (format!("{filter}<Prefix>a</Prefix>{END}"), ErrorCode::MalformedXML),
             (format!("<Filter>{TAG}<Prefix>a</Prefix></Filter>{END}"), ErrorCode::MalformedXML),
             (format!("<ID>{}</ID>{filter}{END}", "i".repeat(256)), ErrorCode::InvalidArgument),
+            (format!("<Prefix>{}</Prefix>{END}", "p".repeat(1_025)), ErrorCode::InvalidRequest),
         ] {
             assert_eq!(parse(&with(&content)).err(), Some(code), "{content}");
         }
@@ -337,25 +283,6 @@ mod tests {
         assert_eq!(parse(&twice), Err(ErrorCode::InvalidArgument));
         assert_eq!(parse(&with(&format!("{filter}{END}")).repeat(1_000)).unwrap().len(), 1_000);
         assert!(parse(&with(&format!("{filter}{END}")).repeat(1_001)).is_err());
-    }
-
-    #[test]
-    fn filters_and_ends() {
-        let rules = parse(&with(&format!(
-            "<Filter><And><Prefix>a</Prefix>{TAG}<ObjectSizeLessThan>9</ObjectSizeLessThan></And></Filter>{END}"
-        )));
-        let filter = &rules.unwrap()[0].filter;
-        let tags = TagSet::parse_header("k=v&l=w").unwrap();
-        assert!(filter.has(b"ab", &tags, 8));
-        assert!(
-            !filter.has(b"b", &tags, 8)
-                && !filter.has(b"ab", &TagSet::default(), 8)
-                && !filter.has(b"ab", &tags, 9)
-        );
-        // Three days after any moment of a day is the midnight after the third day.
-        assert_eq!(LifecycleEnd::Days(3).second(DAY_S + 1), 5 * DAY_S);
-        assert_eq!(LifecycleEnd::Days(3).second(DAY_S), 4 * DAY_S);
-        assert_eq!(LifecycleEnd::Date(DAY_S).second(7), DAY_S);
     }
 
     proptest! {

@@ -1,50 +1,12 @@
-//! The website configuration of a bucket, and the redirects that its rules decide.
+//! The document of a website configuration.
 
 use crate::answer::xml::XmlWriter;
 use crate::body::xml::{XmlReader, malformed};
+use crate::bucket::website::{Redirect, RoutingRule, Website};
 use crate::request::error::{ErrorCode, S3Error, S3Result};
 
 /// Most routing rules of a website.
 pub const ROUTING_RULES_MAX: usize = 50;
-
-/// The website of a bucket.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Website {
-    /// The end of the key that answers a folder, like `index.html`.
-    pub index: Option<String>,
-    /// The key that answers an error.
-    pub error: Option<String>,
-    /// All requests go there; then there is nothing else.
-    pub redirect_all: Option<Redirect>,
-    /// Rules, of which the first one that fits counts.
-    pub rules: Vec<RoutingRule>,
-}
-
-/// A place for another request. A part that is absent stays as in the request.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Redirect {
-    /// `http` or `https`.
-    pub protocol: Option<String>,
-    /// The host.
-    pub host: Option<String>,
-    /// The whole key.
-    pub key: Option<String>,
-    /// Replaces the prefix that the rule asks for.
-    pub prefix: Option<String>,
-    /// The status of the answer, 301 to 308.
-    pub status: Option<u16>,
-}
-
-/// A rule: its conditions, and the redirect.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct RoutingRule {
-    /// The start of the key.
-    pub prefix: Option<String>,
-    /// The status that the request would have.
-    pub error: Option<u16>,
-    /// The place.
-    pub redirect: Redirect,
-}
 
 impl Website {
     /// Reads the document.
@@ -89,29 +51,6 @@ impl Website {
         }
     }
 
-    /// The key that answers a request for `key`: in a folder, its index document.
-    #[must_use]
-    pub fn key_for(&self, key: &[u8]) -> Vec<u8> {
-        let is_folder = key.is_empty() || key.ends_with(b"/");
-        let index = self.index.as_deref().filter(|_| is_folder).unwrap_or("");
-        [key, index.as_bytes()].concat()
-    }
-
-    /// The redirect of a request for `key`, before it is answered (`error` is `None`) or after it failed with a status: the
-    /// status and the location, which starts with `/` if the host stays.
-    #[must_use]
-    pub fn redirect(&self, key: &str, error: Option<u16>) -> Option<(u16, String)> {
-        if let Some(all) = &self.redirect_all {
-            return Some((301, all.location(key, "")));
-        }
-        let fits = |rule: &&RoutingRule| {
-            rule.error == error && rule.prefix.as_ref().is_none_or(|prefix| key.starts_with(prefix.as_str()))
-        };
-        let rule = self.rules.iter().find(fits)?;
-        let prefix = rule.prefix.as_deref().unwrap_or("");
-        Some((rule.redirect.status.unwrap_or(301), rule.redirect.location(key, prefix)))
-    }
-
     /// The document that answers GetBucketWebsite.
     #[must_use]
     pub fn document(&self) -> Vec<u8> {
@@ -133,21 +72,6 @@ impl Website {
 }
 
 impl Redirect {
-    fn location(&self, key: &str, prefix: &str) -> String {
-        let key = match (&self.key, &self.prefix) {
-            (Some(key), _) => key.clone(),
-            (None, Some(start)) => format!("{start}{}", key.strip_prefix(prefix).unwrap_or(key)),
-            (None, None) => key.to_owned(),
-        };
-        let mut path = String::from("/");
-        crate::text::percent_encode_path(&mut path, key.as_bytes());
-        match (&self.protocol, &self.host) {
-            (Some(protocol), Some(host)) => format!("{protocol}://{host}{path}"),
-            (None, Some(host)) => format!("//{host}{path}"),
-            (_, None) => path,
-        }
-    }
-
     fn write(&self, xml: &mut XmlWriter) {
         let status = self.status.map(|status| status.to_string());
         for (name, value) in [
@@ -315,29 +239,6 @@ mod tests {
         ] {
             assert_eq!(parse(&content), Err(code), "{content}");
         }
-    }
-
-    #[test]
-    fn requests_are_answered_by_index_and_rules() {
-        let website = parse(&with_rule(
-            "<Condition><KeyPrefixEquals>a/</KeyPrefixEquals></Condition><Redirect><ReplaceKeyPrefixWith>b c/\
-             </ReplaceKeyPrefixWith></Redirect>",
-        ))
-        .unwrap();
-        assert_eq!(website.key_for(b""), b"index.html");
-        assert_eq!(website.key_for(b"x/"), b"x/index.html");
-        assert_eq!(website.key_for(b"x"), b"x");
-        assert_eq!(website.redirect("a/k", None), Some((301, "/b%20c/k".to_owned())));
-        assert_eq!(website.redirect("x", None), None);
-        assert_eq!(website.redirect("a/k", Some(404)), None);
-        let all = parse("<RedirectAllRequestsTo><HostName>h</HostName></RedirectAllRequestsTo>").unwrap();
-        assert_eq!(all.redirect("k", None), Some((301, "//h/k".to_owned())));
-        let lost = parse(&with_rule(
-            "<Condition><HttpErrorCodeReturnedEquals>404</HttpErrorCodeReturnedEquals></Condition>\
-             <Redirect><Protocol>https</Protocol><HostName>h</HostName><ReplaceKeyWith>e</ReplaceKeyWith></Redirect>",
-        ))
-        .unwrap();
-        assert_eq!(lost.redirect("k", Some(404)), Some((301, "https://h/e".to_owned())));
     }
 
     proptest! {
