@@ -90,6 +90,8 @@ async fn the_acl_of_a_bucket_opens_its_list_or_its_writes() {
         assert_eq!(nobody.get(&format!("/{bucket}?list-type=2")).await.status, list, "{acl}");
         assert_eq!(nobody.head(&format!("/{bucket}")).await.status, list, "{acl}");
         assert_eq!(nobody.get(&format!("/{bucket}/k")).await.status, 403, "objects have their own");
+        let missing = if list == 200 { 404 } else { 403 };
+        assert_eq!(nobody.get(&format!("/{bucket}/none")).await.status, missing, "as its list shows");
         assert_eq!(nobody.put(&format!("/{bucket}/new"), b"1").await.status, write, "{acl}");
         let form = nobody.post_form(&format!("/{bucket}"), &[("key", "form")], &[], b"1").await;
         assert_eq!(form.status, if write == 200 { 204 } else { 403 }, "{acl}");
