@@ -118,16 +118,17 @@ impl CannedAcl {
         found.ok_or_else(|| S3Error::not_implemented("An access control list other than the canned ones"))
     }
 
-    /// The document that answers GetBucketAcl and GetObjectAcl.
+    /// The document that answers GetBucketAcl and GetObjectAcl. The order of grants means nothing; the groups come before the owner,
+    /// because programs look for them there.
     #[must_use]
     pub fn document(self, owner: &Owned<'_>) -> Vec<u8> {
         XmlWriter::of("AccessControlPolicy", |xml| {
             owner.write(xml, "Owner");
             xml.element("AccessControlList", |xml| {
-                grant(xml, "CanonicalUser", "FULL_CONTROL", |xml| owner.write_fields(xml));
                 for (group, right) in self.grants() {
                     grant(xml, "Group", right, |xml| xml.leaf("URI", group));
                 }
+                grant(xml, "CanonicalUser", "FULL_CONTROL", |xml| owner.write_fields(xml));
             });
         })
     }
