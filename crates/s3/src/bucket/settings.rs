@@ -21,6 +21,7 @@ use crate::request::error::{ErrorCode, S3Error, S3Result};
 use crate::request::headers::header;
 use crate::serve::call::S3Call;
 use crate::state::{S3State, owner};
+use crate::time::SECOND_NS;
 
 impl FoundBucket {
     /// A stored setting, read by `decode`; `None` without one.
@@ -97,7 +98,11 @@ pub(crate) async fn asked_acl(state: &S3State, call: &mut S3Call) -> S3Result<Ca
             let why = "An ACL is in the header x-amz-acl or in the document, and not in both.";
             Err(S3Error::new(ErrorCode::InvalidRequest, why))
         }
-        None => parse_acl(&document, call.found.owner()),
+        None => {
+            let now_s = state.now_ns() / SECOND_NS;
+            let is_key = |id: &str| state.secrets(id, now_s).iter().any(Option::is_some);
+            parse_acl(&document, call.found.owner(), &is_key)
+        }
     }
 }
 
