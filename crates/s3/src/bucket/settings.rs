@@ -239,13 +239,11 @@ pub(crate) async fn delete_cors(state: &S3State, call: S3Call) -> S3Result<S3Ans
 
 /// Answers the question of a browser, which has no signature. A caller learns nothing about buckets without rules.
 pub(crate) fn answer_preflight(state: &S3State, bucket: &str, headers: &HeaderMap) -> S3Result<S3Answer> {
-    let why = "CORSResponse: CORS is not enabled for this bucket.";
-    let rules = rules_of(state, bucket)?.ok_or_else(|| S3Error::new(ErrorCode::AccessDenied, why))?;
-    let headers = preflight(&rules, headers)?;
+    let headers = preflight(|| rules_of(state, bucket), headers)?;
     Ok(S3Answer { headers, ..S3Answer::empty(StatusCode::OK) })
 }
 
-/// The headers that the rules of a bucket add to the answer of a request from a page.
+/// The headers that the rules of a bucket add to the answer of a request from a page. A preflight has its own.
 pub(crate) fn headers_for_page(
     state: &S3State,
     bucket: &str,
@@ -253,8 +251,13 @@ pub(crate) fn headers_for_page(
     headers: &HeaderMap,
 ) -> HeaderMap {
     let Ok(origin @ Some(_)) = header(headers, "origin") else { return HeaderMap::new() };
+    if method == Method::OPTIONS {
+        return HeaderMap::new();
+    }
     let Ok(Some(rules)) = rules_of(state, bucket) else { return HeaderMap::new() };
-    cors_headers(&rules, method.as_str(), origin)
+    // As AWS does it, also if the request is no preflight.
+    let asked = header(headers, "access-control-request-method").ok().flatten();
+    cors_headers(&rules, asked.unwrap_or(method.as_str()), origin)
 }
 
 /// The rules of a bucket with a record.
