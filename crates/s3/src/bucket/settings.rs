@@ -72,19 +72,17 @@ async fn update(
     state.buckets.update(&state.store, call.bucket(), new, change).await
 }
 
-/// Checks the ACL of a new object, and notes in the bucket's record that its objects may have ACLs, before the first one has.
+/// Checks the ACL that a request gives an object, and notes in the bucket's record that its objects may have ACLs, before the
+/// first one has.
 ///
 /// # Errors
 /// `AccessControlListNotSupported`, `AccessDenied`.
-pub(crate) async fn allow_object_acl(state: &S3State, call: &S3Call, acl: CannedAcl) -> S3Result<()> {
-    if !acl.lets_others_in() {
+pub(crate) async fn allow_object_acl(state: &S3State, call: &S3Call, acl: Option<CannedAcl>) -> S3Result<()> {
+    let Some(acl) = acl else { return Ok(()) };
+    let access = call.found.access.as_ref();
+    access.map_or(Ok(()), |access| access.check_new_acl(acl))?;
+    if !acl.lets_others_in() || access.is_some_and(|access| access.has_object_acls) {
         return Ok(());
-    }
-    if let Some(access) = &call.found.access {
-        access.check_new_acl(acl)?;
-        if access.has_object_acls {
-            return Ok(());
-        }
     }
     update(state, call, |config| config.has_object_acls = true).await
 }

@@ -142,8 +142,23 @@ async fn blocks_and_ownership_count_more_than_acls() {
     assert_eq!(client.put("/bkt?ownershipControls", rule.as_bytes()).await.status, 200);
     assert_eq!(client.get("/bkt?ownershipControls").await.one("ObjectOwnership"), "BucketOwnerEnforced");
     assert_eq!(nobody.get("/bkt/k").await.status, 403, "ACLs do not count");
-    assert_eq!(client.send("PUT", "/bkt/k", &PUBLIC, b"").await.error().1, "AccessControlListNotSupported");
-    assert_eq!(client.send("PUT", "/bkt/k", &[("x-amz-acl", "private")], b"").await.status, 200);
+    for acl in ["public-read", "private"] {
+        let given = [("x-amz-acl", acl)];
+        let copy = [("x-amz-copy-source", "/bkt/k"), given[0]];
+        for refused in [
+            client.send("PUT", "/bkt/k", &given, b"").await,
+            client.send("PUT", "/bkt/copy", &copy, b"").await,
+            client.send("POST", "/bkt/k?uploads", &given, b"").await,
+            client.send("PUT", "/bkt/k?acl", &given, b"").await,
+            client.send("PUT", "/bkt?acl", &given, b"").await,
+            client.post_form("/bkt", &[("key", "form"), ("acl", acl)], &[], b"1").await,
+        ] {
+            assert_eq!(refused.error(), (400, "AccessControlListNotSupported".to_owned()), "{acl}");
+        }
+    }
+    let full = [("x-amz-acl", "bucket-owner-full-control")];
+    assert_eq!(client.send("PUT", "/bkt/k", &full, b"").await.status, 200);
+    assert_eq!(client.put("/bkt/k", b"").await.status, 200);
     assert_eq!(client.delete("/bkt?ownershipControls").await.status, 204);
     let owned = [("x-amz-object-ownership", "BucketOwnerEnforced")];
     assert_eq!(client.send("PUT", "/owned", &owned, b"").await.status, 200);
