@@ -1,7 +1,10 @@
 //! Canned ACLs: the only ones that are stored. An ACL of grants is accepted if it is one of them.
 
+use http::HeaderMap;
+
 use crate::answer::xml::XmlWriter;
 use crate::request::error::{ErrorCode, S3Error, S3Result};
+use crate::request::headers::header;
 
 /// The group of everybody.
 pub const ALL_USERS: &str = "http://acs.amazonaws.com/groups/global/AllUsers";
@@ -51,7 +54,15 @@ impl CannedAcl {
         }
     }
 
-    /// Reads the header `x-amz-acl`.
+    /// The ACL in the header `x-amz-acl`; `None` without it.
+    ///
+    /// # Errors
+    /// Those of [`Self::parse`].
+    pub fn in_headers(headers: &HeaderMap) -> S3Result<Option<Self>> {
+        header(headers, "x-amz-acl")?.map(Self::parse).transpose()
+    }
+
+    /// Reads the value of the header `x-amz-acl`.
     ///
     /// # Errors
     /// `InvalidArgument`; `NotImplemented` for the ACLs of AWS's own services.
@@ -118,16 +129,17 @@ impl CannedAcl {
         found.ok_or_else(|| S3Error::not_implemented("An access control list other than the canned ones"))
     }
 
-    /// The document that answers GetBucketAcl and GetObjectAcl.
+    /// The document that answers GetBucketAcl and GetObjectAcl. The order of grants means nothing; the groups come before the owner,
+    /// because programs look for them there.
     #[must_use]
     pub fn document(self, owner: &Owned<'_>) -> Vec<u8> {
         XmlWriter::of("AccessControlPolicy", |xml| {
             owner.write(xml, "Owner");
             xml.element("AccessControlList", |xml| {
-                grant(xml, "CanonicalUser", "FULL_CONTROL", |xml| owner.write_fields(xml));
                 for (group, right) in self.grants() {
                     grant(xml, "Group", right, |xml| xml.leaf("URI", group));
                 }
+                grant(xml, "CanonicalUser", "FULL_CONTROL", |xml| owner.write_fields(xml));
             });
         })
     }

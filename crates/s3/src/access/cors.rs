@@ -127,11 +127,14 @@ fn set(headers: &mut HeaderMap, name: &'static str, value: &str) {
     }
 }
 
-/// The headers of the answer to a preflight (OPTIONS).
+/// The headers of the answer to a preflight (OPTIONS). `rules` are those of the bucket, if it has some.
 ///
 /// # Errors
 /// `InvalidRequest` without an origin or a method, `AccessDenied` if no rule allows the request.
-pub fn preflight(rules: &[CorsRule], headers: &HeaderMap) -> S3Result<HeaderMap> {
+pub fn preflight(
+    rules: impl FnOnce() -> S3Result<Option<Vec<CorsRule>>>,
+    headers: &HeaderMap,
+) -> S3Result<HeaderMap> {
     let needed = |name: &str| {
         let why = format!("Insufficient information. {name} request header needed.");
         header(headers, name)?.ok_or_else(|| S3Error::new(ErrorCode::InvalidRequest, why))
@@ -139,7 +142,8 @@ pub fn preflight(rules: &[CorsRule], headers: &HeaderMap) -> S3Result<HeaderMap>
     let (origin, method) = (needed("origin")?, needed("access-control-request-method")?);
     let wanted = header(headers, "access-control-request-headers")?.unwrap_or("");
     let names: Vec<&str> = wanted.split(',').map(str::trim).filter(|name| !name.is_empty()).collect();
-    for rule in rules {
+    let why = "CORSResponse: CORS is not enabled for this bucket.";
+    for rule in rules()?.ok_or_else(|| S3Error::new(ErrorCode::AccessDenied, why))? {
         let Some(allowed) = rule.origin(origin) else { continue };
         if rule.methods.iter().any(|found| found == method)
             && names.iter().all(|name| rule.allows_header(name))
@@ -190,7 +194,7 @@ mod tests {
             ("access-control-request-headers", names),
         ];
         let pairs: Vec<_> = pairs.into_iter().filter(|(_, value)| !value.is_empty()).collect();
-        preflight(&rules(), &headers_of(&pairs)).map_err(|error| error.code)
+        preflight(|| Ok(Some(rules())), &headers_of(&pairs)).map_err(|error| error.code)
     }
 
     /// The example of `docs/format/s3.md`.

@@ -55,15 +55,13 @@ impl BucketAccess {
         self.obeys_acls() && ((is_list && self.acl.lets_read(has_key)) || (is_write && self.acl.lets_write()))
     }
 
-    /// Checks an ACL that somebody sets in this bucket.
+    /// Checks an ACL that a request names. A bucket without ACLs takes only the one that gives its owner all rights.
     ///
     /// # Errors
     /// `AccessControlListNotSupported`, `AccessDenied`.
     pub(crate) fn check_new_acl(&self, acl: CannedAcl) -> S3Result<()> {
-        if !acl.lets_others_in() {
-            return Ok(());
-        }
-        if self.ownership == Some(ObjectOwnership::BucketOwnerEnforced) {
+        let has_acls = self.ownership != Some(ObjectOwnership::BucketOwnerEnforced);
+        if !has_acls && acl != CannedAcl::BucketOwnerFullControl {
             return Err(ErrorCode::AccessControlListNotSupported.into());
         }
         if self.block.block_acls && acl.lets_read(true) {
@@ -227,7 +225,8 @@ mod tests {
         let ownership = Some(ObjectOwnership::BucketOwnerEnforced);
         let enforced = BucketAccess { ownership, ..BucketAccess::default() };
         assert_eq!(code(&enforced, CannedAcl::PublicRead), Some(ErrorCode::AccessControlListNotSupported));
-        assert_eq!(code(&enforced, CannedAcl::Private), None);
+        assert_eq!(code(&enforced, CannedAcl::Private), Some(ErrorCode::AccessControlListNotSupported));
+        assert_eq!(code(&enforced, CannedAcl::BucketOwnerFullControl), None);
         assert_eq!(code(&BucketAccess::default(), CannedAcl::PublicReadWrite), None);
     }
 }

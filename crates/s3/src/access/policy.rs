@@ -137,12 +137,15 @@ impl BucketPolicy {
 impl PolicyStatement {
     fn parse(statement: &Value, bucket: &str) -> S3Result<Self> {
         let fields = statement.as_object().ok_or_else(|| malformed("A statement is no object."))?;
-        only(fields, &["Sid", "Effect", "Principal", "Action", "Resource", "Condition"], "")?;
         let is_deny = match fields.get("Effect").and_then(Value::as_str) {
             Some("Allow") => false,
             Some("Deny") => true,
             _ => return Err(malformed("The effect of a statement is Allow or Deny.")),
         };
+        if !is_deny && fields.contains_key("NotPrincipal") {
+            return Err(malformed("Allow with NotPrincipal is not supported."));
+        }
+        only(fields, &["Sid", "Effect", "Principal", "Action", "Resource", "Condition"], "")?;
         let needed = |name: &str| {
             let missing = || malformed(&format!("A statement has no {name}."));
             let value = fields.get(name).ok_or_else(missing)?;
@@ -429,7 +432,7 @@ mod tests {
     fn everything_else_is_refused_by_its_name() {
         for (text, name) in [
             (statement(r#","NotAction":"s3:GetObject""#), "NotAction"),
-            (statement(r#","NotPrincipal":"*""#), "NotPrincipal"),
+            (statement(r#","NotPrincipal":"*""#).replace("Allow", "Deny"), "NotPrincipal"),
             (statement(r#","Condition":{"StringEquals":{"aws:Referer":"x"}}"#), "StringEquals aws:Referer"),
             (statement(r#","Condition":{"DateLessThan":{"aws:CurrentTime":"x"}}"#), "DateLessThan"),
             (statement("").replace("s3:GetObject", "s3:GetObjectVersion"), "s3:GetObjectVersion"),
@@ -445,6 +448,7 @@ mod tests {
             String::new(),
             "1".to_owned(),
             statement("").replace("Allow", "Maybe"),
+            statement("").replace("\"Principal\"", "\"NotPrincipal\""),
             statement("").replace(r#""Principal":"*","#, ""),
             statement("").replace(r#""Action":"s3:GetObject","#, ""),
             statement("").replace("s3:GetObject", "ec2:Run"),

@@ -3,11 +3,11 @@
 use http::header::{CACHE_CONTROL, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, ETAG, LAST_MODIFIED, VARY};
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 
-use shoal_engine::Metadata;
+use shoal_engine::{Metadata, ObjectPart};
 
 use crate::object::conditions::{ReadConditions, ReadVerdict};
 use crate::object::etag::ObjectEtag;
-use crate::object::metadata::{S3Metadata, attribute};
+use crate::object::metadata::{S3Metadata, StoredChecksum, attribute};
 use crate::object::range::{ValueRange, if_range_holds, requested};
 use crate::request::error::{ErrorCode, S3Error, S3Result};
 use crate::request::headers::{USER_METADATA_PREFIX, header};
@@ -51,8 +51,8 @@ pub struct ObjectFacts<'a> {
     pub bytes: u64,
     /// The date in nanoseconds.
     pub modified_ns: u64,
-    /// Bytes of each part of an object that was uploaded in parts; empty for another one.
-    pub parts: &'a [u64],
+    /// The parts of an object that was uploaded in parts; empty for another one.
+    pub parts: &'a [ObjectPart],
 }
 
 /// The head of an answer.
@@ -186,23 +186,29 @@ impl ObjectRead {
         out
     }
 
-    /// The checksum is one of the whole value, so a range has none.
+    /// The checksum is one of the whole value or of a part, so another range has none. The type is that of the object.
     fn add_checksum(&self, out: &mut HeaderMap, object: &ObjectFacts<'_>) {
-        let is_whole = self.part.is_none() || object.parts.len() <= 1;
-        if let Some(checksum) = object.metadata.checksum().filter(|_| self.with_checksum && is_whole) {
-            set(out, checksum.value.algorithm().header(), &checksum.text());
-            set(out, "x-amz-checksum-type", checksum.type_name());
+        let Some(whole) = object.metadata.checksum().filter(|_| self.with_checksum) else { return };
+        let part = self.part.and_then(|number| object.parts.get(usize::from(number).checked_sub(1)?));
+        let sent = match part {
+            Some(part) => StoredChecksum::of_attribute(&part.checksum),
+            None => Some(whole),
+        };
+        if let Some(sent) = sent {
+            set(out, sent.value.algorithm().header(), &sent.text());
+            set(out, "x-amz-checksum-type", whole.type_name());
         }
     }
 }
 
 /// The bytes of a part. An object that was not uploaded in parts has one.
 fn part_range(part: u16, object: &ObjectFacts<'_>) -> S3Result<Option<ValueRange>> {
-    let whole = [object.bytes];
-    let parts = if object.parts.is_empty() { &whole[..] } else { object.parts };
     let index = usize::from(part).saturating_sub(1);
-    let bytes = *parts.get(index).ok_or(ErrorCode::InvalidPart)?;
-    let first = parts.iter().take(index).sum();
+    let (first, bytes) = match object.parts.get(index) {
+        Some(part) => (part.first, part.bytes),
+        None if index == 0 && object.parts.is_empty() => (0, object.bytes),
+        None => return Err(ErrorCode::InvalidPart.into()),
+    };
     Ok((bytes > 0).then_some(ValueRange { first, bytes }))
 }
 
@@ -235,10 +241,7 @@ fn insert(headers: &mut HeaderMap, name: HeaderName, value: &str) {
 
 /// The headers with ETag and checksum in the answer to a put or a part.
 #[must_use]
-pub fn written_headers(
-    etag: &ObjectEtag,
-    checksum: Option<&crate::object::metadata::StoredChecksum>,
-) -> HeaderMap {
+pub fn written_headers(etag: &ObjectEtag, checksum: Option<&StoredChecksum>) -> HeaderMap {
     let mut out = HeaderMap::new();
     insert(&mut out, ETAG, &etag.to_string());
     if let Some(checksum) = checksum {
@@ -287,7 +290,11 @@ mod tests {
         metadata
     }
 
-    fn answer_of(parts: &[u64], query: &str, headers: &[(&str, &str)]) -> Result<ObjectAnswer, ErrorCode> {
+    fn answer_of(
+        parts: &[ObjectPart],
+        query: &str,
+        headers: &[(&str, &str)],
+    ) -> Result<ObjectAnswer, ErrorCode> {
         let query = QueryParameters::parse(Some(query)).unwrap();
         let read = ObjectRead::parse(&headers_of(headers), &query, true).map_err(|error| error.code)?;
         let metadata = metadata();
@@ -349,7 +356,12 @@ mod tests {
 
     #[test]
     fn parts_are_ranges() {
-        let parts = [60, 40, 0];
+        let part = |number, first, bytes, text| {
+            let value = ChecksumValue::parse(ChecksumAlgorithm::Crc32, text).unwrap();
+            let checksum = StoredChecksum { value, parts: None }.attribute();
+            ObjectPart { number, first, bytes, checksum }
+        };
+        let parts = [part(1, 0, 60, "y/Q5Jg=="), part(2, 60, 40, "4waSgw=="), part(9, 100, 0, "AAAAAA==")];
         for (query, parts, expected) in [
             ("partNumber=1", &parts[..], Ok((206, Some(ValueRange { first: 0, bytes: 60 })))),
             ("partNumber=2", &parts, Ok((206, Some(ValueRange { first: 60, bytes: 40 })))),
@@ -367,6 +379,9 @@ mod tests {
                 assert_eq!(answer.headers.contains_key("x-amz-mp-parts-count"), !parts.is_empty());
             }
         }
+        let part = answer_of(&parts, "partNumber=2", &[("x-amz-checksum-mode", "ENABLED")]).unwrap();
+        assert_eq!(part.headers["x-amz-checksum-crc32"], "4waSgw==", "that of the part");
+        assert_eq!(part.headers["x-amz-checksum-type"], "FULL_OBJECT");
         let both = answer_of(&parts, "partNumber=1", &[("range", "bytes=0-1")]);
         assert_eq!(both.err(), Some(ErrorCode::InvalidRequest));
     }

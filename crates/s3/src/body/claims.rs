@@ -36,6 +36,22 @@ impl BodyClaims {
     /// # Errors
     /// `MissingContentLength`, `EntityTooLarge`, `InvalidDigest`, `BadDigest`, `InvalidRequest`.
     pub fn of(headers: &HeaderMap, payload: PayloadHash) -> S3Result<Self> {
+        Self::with_checksum(headers, payload, checksum_of(headers)?)
+    }
+
+    /// The claims of CompleteMultipartUpload: a checksum in its headers is that of the object, and not of its document.
+    ///
+    /// # Errors
+    /// Those of [`Self::of`].
+    pub(crate) fn of_completion(headers: &HeaderMap, payload: PayloadHash) -> S3Result<Self> {
+        Self::with_checksum(headers, payload, None)
+    }
+
+    fn with_checksum(
+        headers: &HeaderMap,
+        payload: PayloadHash,
+        checksum: Option<ChecksumValue>,
+    ) -> S3Result<Self> {
         let body_bytes = length(headers, "content-length")?;
         let decoded_bytes = length(headers, "x-amz-decoded-content-length")?;
         let is_named = header(headers, "content-encoding")?.is_some_and(is_aws_chunked);
@@ -55,7 +71,7 @@ impl BodyClaims {
             return Err(error.with("MaxSizeAllowed", VALUE_BYTES_MAX.to_string()));
         }
         let sha256 = if let PayloadHash::Sha256(hash) = payload { Some(hash) } else { None };
-        let (checksum, trailer) = (checksum_of(headers)?, trailer_of(headers, is_chunked)?);
+        let trailer = trailer_of(headers, is_chunked)?;
         if checksum.is_some() && trailer.is_some() {
             return Err(several());
         }

@@ -214,15 +214,25 @@ impl Buckets {
         Ok(Some(found))
     }
 
-    /// Creates a bucket. One without a record gets one.
+    /// Creates a bucket. One without a record gets one. Its own owner may create it again as it is.
     ///
     /// # Errors
-    /// `BucketAlreadyExists` if it has another owner; its own owner may create it again.
+    /// `BucketAlreadyExists` if it has another owner, another ACL, or not the ownership that is asked for.
     async fn create(&self, store: &Store, name: &str, config: BucketConfig) -> S3Result<()> {
         let (name, wanted) = (name.to_owned(), config.items.clone());
         let created = with_records(store, move |store| store.create_bucket(&name, config)).await??;
-        let is_own = created.state.config().items.get(item::OWNER) == wanted.get(item::OWNER);
-        if created.is_new || is_own { Ok(()) } else { Err(ErrorCode::BucketAlreadyExists.into()) }
+        let present = &created.state.config().items;
+        let is_same = |tag: u8| present.get(tag) == wanted.get(tag);
+        if !created.is_new && !is_same(item::OWNER) {
+            return Err(ErrorCode::BucketAlreadyExists.into());
+        }
+        let is_owned_so = wanted.get(item::OWNERSHIP).is_none() || is_same(item::OWNERSHIP);
+        if created.is_new || (is_same(item::ACL) && is_owned_so) {
+            return Ok(());
+        }
+        let why = "You own the bucket, and its ACL or its ownership controls are others: PutBucketAcl and \
+            PutBucketOwnershipControls change them.";
+        Err(S3Error::new(ErrorCode::BucketAlreadyExists, why))
     }
 
     /// Changes the settings of a bucket. One without a record gets `new`; `None` if it had a record.

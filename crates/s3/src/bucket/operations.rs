@@ -82,7 +82,7 @@ async fn page_of_buckets(
 /// CreateBucket.
 pub(crate) async fn create_bucket(state: &S3State, mut call: S3Call) -> S3Result<S3Answer> {
     check_new_bucket_name(call.bucket())?;
-    let acl = header(&call.headers, "x-amz-acl")?.map(CannedAcl::parse).transpose()?.unwrap_or_default();
+    let acl = CannedAcl::in_headers(&call.headers)?.unwrap_or_default();
     let ownership = match header(&call.headers, "x-amz-object-ownership")? {
         None => None,
         Some(name) => Some(ObjectOwnership::parse_name(name).ok_or_else(|| {

@@ -24,6 +24,7 @@ use crate::request::error::{ErrorCode, S3Error, S3Result};
 use crate::request::headers::header;
 use crate::serve::call::S3Call;
 use crate::state::{S3State, owner};
+use crate::time::SECOND_NS;
 
 impl FoundBucket {
     /// A stored setting, read by `decode`; `None` without one.
@@ -74,19 +75,17 @@ async fn update(
     state.buckets.update(&state.store, call.bucket(), new, change).await
 }
 
-/// Checks the ACL of a new object, and notes in the bucket's record that its objects may have ACLs, before the first one has.
+/// Checks the ACL that a request gives an object, and notes in the bucket's record that its objects may have ACLs, before the
+/// first one has.
 ///
 /// # Errors
 /// `AccessControlListNotSupported`, `AccessDenied`.
-pub(crate) async fn allow_object_acl(state: &S3State, call: &S3Call, acl: CannedAcl) -> S3Result<()> {
-    if !acl.lets_others_in() {
+pub(crate) async fn allow_object_acl(state: &S3State, call: &S3Call, acl: Option<CannedAcl>) -> S3Result<()> {
+    let Some(acl) = acl else { return Ok(()) };
+    let access = call.found.access.as_ref();
+    access.map_or(Ok(()), |access| access.check_new_acl(acl))?;
+    if !acl.lets_others_in() || access.is_some_and(|access| access.has_object_acls) {
         return Ok(());
-    }
-    if let Some(access) = &call.found.access {
-        access.check_new_acl(acl)?;
-        if access.has_object_acls {
-            return Ok(());
-        }
     }
     update(state, call, |config| config.has_object_acls = true).await
 }
@@ -100,7 +99,11 @@ pub(crate) async fn asked_acl(state: &S3State, call: &mut S3Call) -> S3Result<Ca
             let why = "An ACL is in the header x-amz-acl or in the document, and not in both.";
             Err(S3Error::new(ErrorCode::InvalidRequest, why))
         }
-        None => parse_acl(&document, call.found.owner()),
+        None => {
+            let now_s = state.now_ns() / SECOND_NS;
+            let is_key = |id: &str| state.secrets(id, now_s).iter().any(Option::is_some);
+            parse_acl(&document, call.found.owner(), &is_key)
+        }
     }
 }
 
@@ -271,13 +274,11 @@ pub(crate) async fn delete_website(state: &S3State, call: S3Call) -> S3Result<S3
 
 /// Answers the question of a browser, which has no signature. A caller learns nothing about buckets without rules.
 pub(crate) fn answer_preflight(state: &S3State, bucket: &str, headers: &HeaderMap) -> S3Result<S3Answer> {
-    let why = "CORSResponse: CORS is not enabled for this bucket.";
-    let rules = rules_of(state, bucket)?.ok_or_else(|| S3Error::new(ErrorCode::AccessDenied, why))?;
-    let headers = preflight(&rules, headers)?;
+    let headers = preflight(|| rules_of(state, bucket), headers)?;
     Ok(S3Answer { headers, ..S3Answer::empty(StatusCode::OK) })
 }
 
-/// The headers that the rules of a bucket add to the answer of a request from a page.
+/// The headers that the rules of a bucket add to the answer of a request from a page. A preflight has its own.
 pub(crate) fn headers_for_page(
     state: &S3State,
     bucket: &str,
@@ -285,8 +286,13 @@ pub(crate) fn headers_for_page(
     headers: &HeaderMap,
 ) -> HeaderMap {
     let Ok(origin @ Some(_)) = header(headers, "origin") else { return HeaderMap::new() };
+    if method == Method::OPTIONS {
+        return HeaderMap::new();
+    }
     let Ok(Some(rules)) = rules_of(state, bucket) else { return HeaderMap::new() };
-    cors_headers(&rules, method.as_str(), origin)
+    // As AWS does it, also if the request is no preflight.
+    let asked = header(headers, "access-control-request-method").ok().flatten();
+    cors_headers(&rules, asked.unwrap_or(method.as_str()), origin)
 }
 
 /// The rules of a bucket with a record.

@@ -48,7 +48,7 @@ pub(crate) async fn get_acl(state: &S3State, call: S3Call) -> S3Result<S3Answer>
 /// PutObjectAcl.
 pub(crate) async fn put_acl(state: &S3State, mut call: S3Call) -> S3Result<S3Answer> {
     let acl = asked_acl(state, &mut call).await?;
-    allow_object_acl(state, &call, acl).await?;
+    allow_object_acl(state, &call, Some(acl)).await?;
     let key = call.object_key()?;
     change(state, &call, &key, |metadata| metadata.set_acl(acl)).await?;
     Ok(S3Answer::empty(StatusCode::OK))

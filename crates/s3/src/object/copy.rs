@@ -5,10 +5,11 @@ use shoal_engine::{ByteRange, Error, Metadata, ObjectInfo, ObjectKey, PutOptions
 
 use super::conditions::{ReadConditions, WriteCondition};
 use super::get::missing_key;
-use super::given::{metadata_in, tags_in};
+use super::given::tags_in;
 use super::metadata::{S3Metadata, StoredChecksum};
 use super::put::{given_metadata, judged_rules, look_early};
 use super::write::{CopyWatch, Target, etag_of, refused, rules_of};
+use crate::access::acl::CannedAcl;
 use crate::answer::S3Answer;
 use crate::answer::result::copy_result;
 use crate::body::check::BodyCheck;
@@ -38,7 +39,7 @@ pub(crate) async fn copy_object(state: &S3State, call: S3Call) -> S3Result<S3Ans
     let condition = WriteCondition::parse(&call.headers)?;
     let key = call.object_key()?;
     look_early(state, &key, &condition).await?;
-    allow_object_acl(state, &call, metadata_in(&call.headers)?.acl()).await?;
+    allow_object_acl(state, &call, CannedAcl::in_headers(&call.headers)?).await?;
     let from = ObjectKey::new(&source.bucket, &source.key)?;
     for _ in 0..TRIES_MAX {
         let reader = state
@@ -82,7 +83,7 @@ fn metadata_of(headers: &HeaderMap, source: &CopySource, info: &ObjectInfo) -> S
     if source.replaces_metadata {
         return Ok(metadata);
     }
-    metadata.set_acl(given_metadata(headers)?.acl());
+    metadata.set_acl(CannedAcl::in_headers(headers)?.unwrap_or_default());
     Ok(metadata)
 }
 

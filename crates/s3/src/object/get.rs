@@ -38,17 +38,22 @@ pub(crate) fn no_such_key(call: &S3Call) -> S3Error {
 /// The same for an object that the request does not name as its target.
 pub(crate) fn missing_key(call: &S3Call, bucket: &str, key: &[u8]) -> S3Error {
     match check_list(call, bucket, key) {
-        Ok(()) => S3Error::from(ErrorCode::NoSuchKey).with("Key", String::from_utf8_lossy(key).into_owned()),
+        Ok(()) => no_key(key),
         Err(denied) => denied,
     }
 }
 
-/// The head of the answer about an object; with the bytes of each of its parts, if the request asks for one.
+/// The error for an object that is missing, and of which the caller may know that.
+pub(crate) fn no_key(key: &[u8]) -> S3Error {
+    S3Error::from(ErrorCode::NoSuchKey).with("Key", String::from_utf8_lossy(key).into_owned())
+}
+
+/// The head of the answer about an object; with its parts, if the request asks for one.
 fn answer_about(
     call: &S3Call,
     read: &ObjectRead,
     info: &ObjectInfo,
-    parts: &[u64],
+    parts: &[ObjectPart],
 ) -> S3Result<ObjectAnswer> {
     let metadata = &info.metadata;
     let etag = metadata.etag(info.version.0, info.bytes);
@@ -61,19 +66,16 @@ fn answer_about(
     Ok(answer)
 }
 
-/// An object, and the bytes of each of its parts if the request asks for one.
+/// An object, and its parts if the request asks for one.
 async fn head_of(
     state: &S3State,
     call: &S3Call,
     key: &ObjectKey,
     read: &ObjectRead,
-) -> S3Result<(ObjectInfo, Vec<u64>)> {
+) -> S3Result<(ObjectInfo, Vec<ObjectPart>)> {
     let found = match read.is_of_part() {
         false => state.store.head(key).await?.map(|info| (info, Vec::new())),
-        true => {
-            let found = state.store.object_parts(key).await?;
-            found.map(|(info, parts)| (info, parts.iter().map(|part| part.bytes).collect()))
-        }
+        true => state.store.object_parts(key).await?,
     };
     found.ok_or_else(|| no_such_key(call))
 }

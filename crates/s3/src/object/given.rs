@@ -38,9 +38,7 @@ pub fn metadata_in(headers: &HeaderMap) -> S3Result<Metadata> {
         }
         metadata.attributes.set(tag, value.filter(|value| !value.is_empty()).as_deref());
     }
-    if let Some(acl) = header(headers, "x-amz-acl")? {
-        metadata.set_acl(CannedAcl::parse(acl)?);
-    }
+    metadata.set_acl(CannedAcl::in_headers(headers)?.unwrap_or_default());
     Ok(metadata)
 }
 

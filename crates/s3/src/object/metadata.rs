@@ -71,7 +71,7 @@ impl StoredChecksum {
         if self.parts.is_some() { "COMPOSITE" } else { "FULL_OBJECT" }
     }
 
-    fn attribute(&self) -> Vec<u8> {
+    pub(crate) fn attribute(&self) -> Vec<u8> {
         let mut out = vec![self.value.algorithm() as u8, u8::from(self.parts.is_none())];
         out.extend_from_slice(self.value.as_bytes());
         out.extend(self.parts.into_iter().flat_map(u16::to_le_bytes));

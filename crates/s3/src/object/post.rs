@@ -10,9 +10,9 @@ use shoal_metrics::{note_caller, note_key};
 
 use super::conditions::WriteCondition;
 use super::etag::ObjectEtag;
-use super::metadata::S3Metadata;
 use super::put::{NewObject, StoredObject, StreamedObject, metadata_with};
 use super::tags::{OBJECT_TAGS_MAX, TagSet};
+use crate::access::acl::CannedAcl;
 use crate::answer::S3Answer;
 use crate::answer::result::post_result;
 use crate::body::check::BodyCheck;
@@ -114,7 +114,7 @@ async fn let_in(
     refuse_later_headers(&headers)?;
     check_expected_owner(&headers, call.found.owner())?;
     let metadata = metadata_with(&headers, &form_tags(fields)?)?;
-    allow_object_acl(state, call, metadata.acl()).await?;
+    allow_object_acl(state, call, CannedAcl::in_headers(&headers)?).await?;
     let check = BodyCheck::new(BodyClaims::of_form(&headers)?, None, call.found.etags(state.etags), None);
     let object = NewObject { key: call.object_key()?, metadata, condition: WriteCondition::Always };
     Ok((object, check, verified.file_bytes))

@@ -11,6 +11,7 @@ use super::given::{metadata_in, tags_in};
 use super::metadata::{S3Metadata, StoredChecksum};
 use super::tags::TagSet;
 use super::write::{NewValue, Target, etag_of, refused, rules_of};
+use crate::access::acl::CannedAcl;
 use crate::answer::S3Answer;
 use crate::answer::object::written_headers;
 use crate::body::check::{BodyCheck, CheckedBody};
@@ -69,7 +70,7 @@ pub(crate) async fn put_object(state: &S3State, mut call: S3Call) -> S3Result<S3
     let claims = BodyClaims::of(&call.headers, call.payload)?;
     let condition = WriteCondition::parse(&call.headers)?;
     let object = NewObject { key: call.object_key()?, metadata: given_metadata(&call.headers)?, condition };
-    allow_object_acl(state, &call, object.metadata.acl()).await?;
+    allow_object_acl(state, &call, CannedAcl::in_headers(&call.headers)?).await?;
     look_early(state, &object.key, &object.condition).await?;
     let (reader, short) = body_of(state, &mut call, claims.value_bytes)?;
     let check = BodyCheck::new(claims, call.chunks.take(), call.found.etags(state.etags), None);

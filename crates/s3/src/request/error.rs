@@ -104,6 +104,7 @@ error_codes! {
     SignatureDoesNotMatch 403 "The signature does not match the one that the server calculated."
     SlowDown 503 "The server is busy. Try again later."
     URITooLong 414 "The request target is too long."
+    UnresolvableGrantByEmailAddress 400 "No key has an e-mail address: a grant names a group."
     UserKeyMustBeSpecified 400 "The form has no field key, or it is empty."
     XAmzContentSHA256Mismatch 400 "The x-amz-content-sha256 header does not match the body."
 }

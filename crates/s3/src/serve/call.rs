@@ -14,7 +14,7 @@ use crate::body::reader::BodyReader;
 use crate::bucket::FoundBucket;
 use crate::request::error::{ErrorCode, S3Result};
 use crate::request::headers::header;
-use crate::request::operation::{BodyKind, OperationRow};
+use crate::request::operation::{BodyKind, OperationRow, S3Operation};
 use crate::request::query::QueryParameters;
 use crate::request::target::{BucketAndKey, location_of};
 use crate::sign::chunks::ChunkSigner;
@@ -74,7 +74,10 @@ impl S3Call {
     /// `MaxMessageLengthExceeded`, and those of bodies.
     pub(crate) async fn document(&mut self, state: &S3State) -> S3Result<Vec<u8>> {
         let BodyKind::Document(bytes_max) = self.row.body else { return Ok(Vec::new()) };
-        let claims = BodyClaims::of(&self.headers, self.payload)?;
+        let claims = match self.row.operation {
+            S3Operation::CompleteMultipartUpload => BodyClaims::of_completion(&self.headers, self.payload)?,
+            _ => BodyClaims::of(&self.headers, self.payload)?,
+        };
         let length = claims.value_bytes.and_then(|bytes| u32::try_from(bytes).ok());
         let Some(length) = length.filter(|bytes| *bytes as usize <= bytes_max) else {
             return Err(ErrorCode::MaxMessageLengthExceeded.into());

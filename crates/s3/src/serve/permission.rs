@@ -1,10 +1,12 @@
 //! Checks the permissions of a request: its row names the action.
 
+use shoal_engine::ObjectKey;
 use shoal_frontend::access::Action;
 
 use super::call::S3Call;
 use crate::access::decide::{Refusal, Wish, decide};
-use crate::bucket::FoundBucket;
+use crate::bucket::{FoundBucket, no_bucket};
+use crate::object::get::no_key;
 use crate::object::metadata::S3Metadata;
 use crate::request::copy::CopySource;
 use crate::request::error::{ErrorCode, S3Result};
@@ -12,27 +14,37 @@ use crate::request::operation::{S3Operation, TargetLevel};
 use crate::state::S3State;
 
 impl S3State {
-    /// Finds the bucket of a request. A caller without a key learns nothing about buckets that let in nobody.
+    /// Finds the bucket of a request. For a caller without a key a bucket without a record, which cannot let it in, does not exist.
     ///
     /// # Errors
     /// `NoSuchBucket`, `AccessDenied`.
     pub(crate) async fn find_bucket(&self, call: &mut S3Call) -> S3Result<()> {
         call.found = match call.caller.has_key() {
             true => self.buckets.find(&self.store, call.bucket()).await?,
-            // Only a record lets such a caller in.
-            false => self.buckets.find_record(&self.store, call.bucket())?.ok_or(ErrorCode::AccessDenied)?,
+            false => self
+                .buckets
+                .find_record(&self.store, call.bucket())?
+                .ok_or_else(|| no_bucket(call.bucket()))?,
         };
         Ok(())
     }
 
-    /// Checks a read of an object, which its own ACL may allow.
+    /// Checks a read of an object, which its own ACL may allow. A caller that may list learns that an object is missing.
     async fn check_read(&self, call: &S3Call, found: &FoundBucket, wish: &Wish<'_>) -> S3Result<()> {
         let Err(Refusal { error, is_denied }) = judge(call, found, wish) else { return Ok(()) };
-        let access = found.access.as_ref().filter(|access| access.has_object_acls && !is_denied);
-        let (Some(access), Some(key)) = (access, wish.key) else { return Err(error) };
-        let info = self.store.head(&shoal_engine::ObjectKey::new(wish.bucket, key)?).await?;
-        let acl = info.map(|info| info.metadata.acl()).unwrap_or_default();
-        if access.lets_read_object(acl, call.caller.has_key()) { Ok(()) } else { Err(error) }
+        let (Some(access), Some(key), false) = (&found.access, wish.key, is_denied) else {
+            return Err(error);
+        };
+        let may_list = judge(call, found, &list_of(wish.bucket, key)).is_ok();
+        if !access.has_object_acls && !may_list {
+            return Err(error);
+        }
+        match self.store.head(&ObjectKey::new(wish.bucket, key)?).await? {
+            Some(info) if access.lets_read_object(info.metadata.acl(), call.caller.has_key()) => Ok(()),
+            // The answer is decided here: an object that somebody puts now is not this caller's.
+            None if may_list => Err(no_key(key)),
+            _ => Err(error),
+        }
     }
 
     /// Checks the action of a request's row.
@@ -101,6 +113,12 @@ pub(crate) fn check_delete(call: &S3Call, key: &[u8]) -> S3Result<()> {
     judge(call, &call.found, &wish).map_err(|refusal| refusal.error)
 }
 
+/// The wish to list a key.
+fn list_of<'a>(bucket: &'a str, key: &'a [u8]) -> Wish<'a> {
+    let (operation, action) = (S3Operation::ListObjectsV2, Action::List);
+    Wish { operation, action, bucket, key: None, prefix: Some(key) }
+}
+
 /// Checks that a caller may list a key of the bucket of the request, or of another one, and so may learn that it is missing.
 ///
 /// # Errors
@@ -109,9 +127,7 @@ pub(crate) fn check_list(call: &S3Call, bucket: &str, key: &[u8]) -> S3Result<()
     if bucket != call.bucket() {
         return call.caller.check(Action::List, bucket, key);
     }
-    let (operation, action) = (S3Operation::ListObjectsV2, Action::List);
-    let wish = Wish { operation, action, bucket, key: None, prefix: Some(key) };
-    judge(call, &call.found, &wish).map_err(|refusal| refusal.error)
+    judge(call, &call.found, &list_of(bucket, key)).map_err(|refusal| refusal.error)
 }
 
 /// Checks the source of a copy, and that its bucket exists.

@@ -1,7 +1,7 @@
 //! POST forms: the policy that somebody signed for a browser, and its judgement on the fields of a form.
 //!
 //! The signature is that of the policy in its base64 form. Each field must be named by a condition, except those of the
-//! signature and `x-ignore-` fields, so a form cannot carry more than its policy allows.
+//! signature, checksums, which can only make a form fail, and `x-ignore-` fields: a form cannot carry more than its policy allows.
 
 use std::ops::RangeInclusive;
 
@@ -11,6 +11,7 @@ use serde_json::Value;
 
 use super::canonical::ALGORITHM;
 use super::key::{Scope, SecretPair, SecretSource, SigningKeys, is_signature};
+use crate::body::checksum::ChecksumAlgorithm;
 use crate::request::error::{ErrorCode, S3Error, S3Result};
 use crate::text::unhex;
 use crate::time::parse_iso;
@@ -179,8 +180,10 @@ fn judge(conditions: &[FormCondition], fields: &FormFields, bucket: &str) -> S3R
             return Err(denied(&format!("Policy Condition failed: {}", condition.name())));
         }
     }
-    let is_exempt =
-        |name: &str| name == "policy" || name == "x-amz-signature" || name.starts_with("x-ignore-");
+    let is_exempt = |name: &str| {
+        let is_checksum = ChecksumAlgorithm::ALL.iter().any(|algorithm| name == algorithm.header());
+        is_checksum || matches!(name, "policy" | "x-amz-signature") || name.starts_with("x-ignore-")
+    };
     let names =
         fields.iter().map(|(name, _)| name.as_str()).filter(|name| !is_exempt(name)).chain(["bucket"]);
     for name in names {
@@ -292,6 +295,8 @@ mod tests {
         for (conditions, field, expected) in [
             (both, ("", ""), Ok(0..=u64::MAX)),
             (both, ("x-ignore-a", "1"), Ok(0..=u64::MAX)),
+            (both, ("x-amz-checksum-sha256", "x"), Ok(0..=u64::MAX)),
+            (both, ("x-amz-checksum-other", "x"), Err(ErrorCode::AccessDenied)),
             (both, ("content-type", "text/plain"), Err(ErrorCode::AccessDenied)),
             (r#"["starts-with","$key",""]"#, ("", ""), Err(ErrorCode::AccessDenied)),
             (r#"{"bucket":"b"},["eq","$key","foo"]"#, ("", ""), Err(ErrorCode::AccessDenied)),

@@ -156,7 +156,7 @@ impl JoinedParts {
     /// that of the upload. A composite checksum may have the number of parts after a hyphen.
     ///
     /// # Errors
-    /// `InvalidRequest` for a wrong length or type or a malformed checksum, `BadDigest` for a wrong one.
+    /// `InvalidRequest` for a wrong length or type, `BadDigest` for a wrong or malformed checksum.
     pub fn check_claims(&self, headers: &HeaderMap, upload: Option<UploadChecksum>) -> S3Result<()> {
         let kind = header(headers, "x-amz-checksum-type")?;
         if kind.is_some_and(|kind| upload.is_none_or(|upload| upload.type_name() != kind)) {
@@ -173,7 +173,7 @@ impl JoinedParts {
             let Some(text) = header(headers, algorithm.header())? else { continue };
             let value = ChecksumValue::parse(algorithm, text.split('-').next().unwrap_or(text));
             let invalid = || format!("Value for {} header is invalid.", algorithm.header());
-            let value = value.ok_or_else(|| S3Error::new(ErrorCode::InvalidRequest, invalid()))?;
+            let value = value.ok_or_else(|| S3Error::new(ErrorCode::BadDigest, invalid()))?;
             if self
                 .checksum
                 .is_none_or(|own| own.value != value || (text.contains('-') && own.text() != text))
@@ -311,7 +311,7 @@ mod tests {
         assert_eq!(check("x-amz-checksum-crc32", text.trim_end_matches("-1")), Ok(()));
         assert_eq!(check("x-amz-checksum-crc32", &text.replace("-1", "-2")), Err(ErrorCode::BadDigest));
         assert_eq!(check("x-amz-checksum-crc32", "y/Q5Jg=="), Err(ErrorCode::BadDigest));
-        assert_eq!(check("x-amz-checksum-crc32", "x"), Err(ErrorCode::InvalidRequest));
+        assert_eq!(check("x-amz-checksum-crc32", "x"), Err(ErrorCode::BadDigest));
         assert_eq!(check("x-amz-checksum-type", "COMPOSITE"), Ok(()));
         assert_eq!(check("x-amz-checksum-type", "FULL_OBJECT"), Err(ErrorCode::InvalidRequest));
         assert_eq!(check("x-amz-mp-object-size", "9"), Ok(()));

@@ -89,6 +89,12 @@ async fn hostile_documents_are_refused() {
     let many = format!("<Delete>{}</Delete>", "<Object><Key>k</Key></Object>".repeat(1_001));
     let entities = "<!DOCTYPE d [<!ENTITY a \"aaaa\"><!ENTITY b \"&a;&a;\">]><Delete><Object><Key>&b;</Key></Object></Delete>";
     let utf16 = "<?xml version=\"1.0\" encoding=\"UTF-16\"?><Delete><Object><Key>k</Key></Object></Delete>";
+    let wide: Vec<u8> = std::iter::once(0xFEFF)
+        .chain("<Delete><Object><Key>k</Key></Object></Delete>".encode_utf16())
+        .flat_map(u16::to_be_bytes)
+        .collect();
+    let refused = client.send("POST", "/bkt?delete", &[], &wide).await;
+    assert_eq!(refused.error(), (400, "MalformedXML".to_owned()), "UTF-16 without a declaration");
     for document in [&deep, &empty, &many, entities, utf16, "", "<", "<Delete/>"] {
         let refused = client.send("POST", "/bkt?delete", &[], document.as_bytes()).await;
         assert_eq!(
@@ -105,6 +111,49 @@ async fn hostile_documents_are_refused() {
     );
     assert_eq!(client.put("/bkt/k?tagging", tags.as_bytes()).await.status, 400);
     assert!(started.elapsed() < Duration::from_secs(5));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn header_bombs_are_refused() {
+    let running = Running::start().await;
+    let mut client = running.with_bucket().await;
+    let many: Vec<(String, String)> = (0..101).map(|number| (format!("a{number}"), "1".to_owned())).collect();
+    let long = vec![("a".to_owned(), "x".repeat(33 << 10))];
+    for headers in [many, long] {
+        let mut bomber = running.client().await;
+        bomber.send_head("GET", "/bkt", &headers).await;
+        assert_eq!(bomber.receive("GET").await.status, 431, "{} headers", headers.len());
+    }
+    for (target, status) in
+        [(format!("/bkt/{}", "k".repeat(17 << 10)), 414), (format!("/bkt?{}", "p&".repeat(65)), 400)]
+    {
+        let mut bomber = running.client().await;
+        bomber.send_head("GET", &target, &[]).await;
+        assert_eq!(bomber.receive("GET").await.status, status, "{} bytes", target.len());
+    }
+    assert_eq!(client.get("/bkt").await.status, 200, "others are served");
+}
+
+/// 16 stars in each of many statements: a pattern is matched without a search over all places of its stars.
+#[tokio::test(flavor = "multi_thread")]
+async fn policies_of_stars_are_judged_in_bounded_time() {
+    let running = Running::start().await;
+    let mut client = running.with_bucket().await;
+    let statement = format!(
+        "{{\"Effect\": \"Deny\", \"Principal\": \"*\", \"Action\": \"s3:GetObject\", \
+         \"Resource\": \"arn:aws:s3:::bkt/{}b\"}}",
+        "*a".repeat(16)
+    );
+    let policy = format!("{{\"Statement\": [{}]}}", vec![statement.as_str(); 150].join(","));
+    assert_eq!(client.put("/bkt?policy", policy.as_bytes()).await.status, 204);
+    let key = format!("/bkt/{}", "a".repeat(1_000));
+    assert_eq!(client.put(&key, b"1").await.status, 200);
+    let started = Instant::now();
+    for _ in 0..10 {
+        assert_eq!(client.get(&key).await.status, 200);
+    }
+    assert!(started.elapsed() < Duration::from_secs(5), "{:?}", started.elapsed());
+    assert_eq!(client.get(&format!("{key}b")).await.status, 403, "it matches");
 }
 
 /// They cost no read of the store, and keep nobody out.

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use shoal_engine::{ObjectKey, PutOptions};
+
 use crate::support::{Running, TestKey, now_s};
 
 #[tokio::test(flavor = "multi_thread")]
@@ -22,8 +24,15 @@ async fn only_a_right_signature_is_let_in() {
     }
     let mut nobody = running.client().await;
     nobody.key = None;
-    for target in ["/", "/bkt", "/bkt/k", "/none/k"] {
+    for target in ["/", "/bkt", "/bkt/k"] {
         assert_eq!(nobody.get(target).await.error(), (403, "AccessDenied".to_owned()), "{target}");
+    }
+    // Only the record of a bucket lets such a caller in: without one the bucket does not exist for it.
+    let key = ObjectKey::new("made", b"k").unwrap();
+    running.store.put(&key, b"v".to_vec().into(), PutOptions::default()).await.unwrap();
+    for target in ["/none", "/none/k", "/made/k"] {
+        assert_eq!(nobody.get(target).await.error(), (404, "NoSuchBucket".to_owned()), "{target}");
+        assert_eq!(nobody.delete(target).await.error(), (404, "NoSuchBucket".to_owned()), "{target}");
     }
     let post =
         nobody.send("POST", "/bkt?delete", &[], b"<Delete><Object><Key>k</Key></Object></Delete>").await;

@@ -15,6 +15,15 @@ async fn a_bucket_is_created_found_and_deleted() {
     let made = client.put("/bucket", b"").await;
     assert_eq!((made.status, made.header("location")), (200, Some("/bucket")));
     assert_eq!(client.put("/bucket", b"").await.status, 200, "its owner may create it again");
+    let public = [("x-amz-acl", "public-read")];
+    let enforced = [("x-amz-object-ownership", "BucketOwnerEnforced")];
+    for other in [public, enforced] {
+        let again = client.send("PUT", "/bucket", &other, b"").await;
+        assert_eq!(again.error(), (409, "BucketAlreadyExists".to_owned()), "nothing would change: {other:?}");
+    }
+    assert_eq!(client.send("PUT", "/bucket?acl", &public, b"").await.status, 200);
+    assert_eq!(client.put("/bucket", b"").await.error().0, 409, "it would not be private");
+    assert_eq!(client.send("PUT", "/bucket", &public, b"").await.status, 200);
     let head = client.head("/bucket").await;
     assert_eq!((head.status, head.header("x-amz-bucket-region")), (200, Some("us-east-1")));
     assert_eq!(client.get("/bucket?location").await.status, 200);

@@ -67,6 +67,8 @@ async fn browsers_are_answered_by_the_rules() {
     assert_eq!(closed.error(), (403, "AccessDenied".to_owned()), "no rules");
     let missing = client.send("OPTIONS", "/none/k", &asks, b"").await;
     assert_eq!((missing.error(), missing.one("Message")), (closed.error(), closed.one("Message")));
+    let bare = client.send("OPTIONS", &upload, &[page], b"").await;
+    assert_eq!(bare.error(), (400, "InvalidRequest".to_owned()), "the question is checked before the rules");
     client.key = ours;
     assert_eq!(client.put("/bkt?cors", RULES.as_bytes()).await.status, 200);
     client.key = None;
@@ -75,7 +77,11 @@ async fn browsers_are_answered_by_the_rules() {
     assert_eq!(answer.header("access-control-allow-headers"), Some("x-amz-meta-a"));
     assert_eq!(answer.header("access-control-max-age"), Some("60"));
     let other = [("origin", "https://evil.org"), asks[1]];
-    assert_eq!(client.send("OPTIONS", &upload, &other, b"").await.error().0, 403);
+    let refused = client.send("OPTIONS", &upload, &other, b"").await;
+    assert_eq!((refused.status, allowed(&refused)), (403, None));
+    let header = [("origin", "https://any.org"), ("access-control-request-method", "GET"), asks[2]];
+    let refused = client.send("OPTIONS", &upload, &header, b"").await;
+    assert_eq!((refused.status, allowed(&refused)), (403, None), "the rule without the header");
     assert_eq!(
         client.send("OPTIONS", "/bkt/k", &[asks[1]], b"").await.error(),
         (400, "InvalidRequest".to_owned())
@@ -86,6 +92,11 @@ async fn browsers_are_answered_by_the_rules() {
     let read = client.get_with(&url, &[("origin", "https://any.org")]).await;
     assert_eq!((read.status, allowed(&read)), (200, Some("*")));
     assert_eq!(allowed(&client.get(&url).await), None, "no page asks");
+    let [_, asked, _] = asks;
+    let read = client.get_with(&url, &[page, asked]).await;
+    assert_eq!(allowed(&read), Some("https://a.example.org"), "by the method that it asks for");
+    let read = client.get_with(&url, &[("origin", "https://any.org"), asked]).await;
+    assert_eq!(allowed(&read), None);
     // A page may read the reason of an error, too.
     let denied = client.get_with("/bkt/k", &[page]).await;
     assert_eq!((denied.status, allowed(&denied)), (403, Some("https://a.example.org")));

@@ -1,5 +1,7 @@
 //! Lists of objects, and deletes of many.
 
+use shoal_s3::text::percent_decode;
+
 use crate::support::{Client, Running};
 
 /// Puts objects with these keys.
@@ -72,6 +74,59 @@ async fn common_prefixes_are_rolled_up() {
     let long = format!("/bkt?prefix={}&delimiter={}", "p".repeat(1_100), "d".repeat(1_100));
     assert_eq!(client.get(&long).await.status, 200);
     assert_eq!(client.get("/bkt?list-type=2&continuation-token=x").await.error().1, "InvalidArgument");
+}
+
+/// versitygw 813: names that XML cannot have came without their encoding, and made the document unreadable.
+#[tokio::test(flavor = "multi_thread")]
+async fn names_of_any_bytes_are_listed() {
+    let running = Running::start().await;
+    let mut client = running.with_bucket().await;
+    let keys = ["%01", "%0A%0D%09", "%20%2B%25", "%26%3C%3E%22", "%7F/x", "%C3%A9/y", "%FF%FE"];
+    fill(&mut client, &keys).await;
+    let url = client.get("/bkt?list-type=2&encoding-type=url").await;
+    assert_eq!(url.one("EncodingType"), "url");
+    let decoded = |text: &str| percent_decode(text.as_bytes()).unwrap();
+    let found: Vec<Vec<u8>> = url.all("Key").iter().map(|key| decoded(key)).collect();
+    assert_eq!(found, keys.map(decoded));
+    let plain = client.get("/bkt?list-type=2").await;
+    let expected = [
+        "\u{FFFD}",
+        "&#10;&#13;&#9;",
+        " +%",
+        "&amp;&lt;&gt;&quot;",
+        "\u{7F}/x",
+        "\u{E9}/y",
+        "\u{FFFD}\u{FFFD}",
+    ];
+    assert_eq!(plain.all("Key"), expected);
+    // A delimiter is any bytes, also a part of a letter. Each page of one entry is followed by the others.
+    for (delimiter, prefixes) in [
+        ("%0A", &["%0A"][..]),
+        ("%25", &["%20%2B%25"]),
+        ("%A9", &["%C3%A9"]),
+        ("%C3%A9/", &["%C3%A9/"]),
+        ("%FF%FE", &["%FF%FE"]),
+        ("%00", &[]),
+    ] {
+        let list = format!("/bkt?list-type=2&encoding-type=url&delimiter={delimiter}");
+        let (mut found, mut count, mut token) = (Vec::new(), 0, String::new());
+        loop {
+            let page = client.get(&format!("{list}&max-keys=1{token}")).await;
+            assert_eq!(decoded(&page.one("Delimiter")), decoded(delimiter));
+            count += page.all("Contents").len() + page.all("CommonPrefixes").len();
+            let inside = page.all("CommonPrefixes");
+            let name = |text: &String| decoded(text.split(['<', '>']).nth(2).unwrap());
+            found.extend(inside.iter().map(name));
+            if page.one("IsTruncated") == "false" {
+                break;
+            }
+            token = format!("&continuation-token={}", page.one("NextContinuationToken"));
+        }
+        let expected: Vec<Vec<u8>> = prefixes.iter().map(|prefix| decoded(prefix)).collect();
+        assert_eq!((found, count), (expected, keys.len()), "{delimiter}");
+    }
+    let deleted = client.get("/bkt?versions&encoding-type=url").await;
+    assert_eq!(deleted.all("Key").len(), keys.len());
 }
 
 #[tokio::test(flavor = "multi_thread")]

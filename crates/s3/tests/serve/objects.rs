@@ -140,6 +140,40 @@ async fn a_copy_has_the_metadata_of_its_source_or_of_the_request() {
     assert_eq!(client.send("PUT", "/bkt/to", &other, b"").await.status, 412);
 }
 
+/// RustFS 2819 and s3s 585: a copy onto itself cut the object that it was still reading.
+#[tokio::test(flavor = "multi_thread")]
+async fn copies_onto_itself_keep_the_value() {
+    let running = Running::start().await;
+    let mut client = running.with_bucket().await;
+    let value = patterned((9 << 20) + 5, 4);
+    assert_eq!(client.put("/bkt/k", &value).await.status, 200);
+    let mut tasks = Vec::new();
+    for number in 0..6 {
+        let mut client = running.client().await;
+        tasks.push(tokio::spawn(async move {
+            let number = number.to_string();
+            let replace = [
+                ("x-amz-copy-source", "/bkt/k"),
+                ("x-amz-metadata-directive", "REPLACE"),
+                ("x-amz-meta-n", number.as_str()),
+            ];
+            client.send("PUT", "/bkt/k", &replace, b"").await.status
+        }));
+    }
+    for task in tasks {
+        let status = task.await.unwrap();
+        assert!([200, 409].contains(&status), "{status}");
+    }
+    let refused = [
+        ("x-amz-copy-source", "/bkt/k"),
+        ("x-amz-metadata-directive", "REPLACE"),
+        ("x-amz-copy-source-if-match", "\"x\""),
+    ];
+    assert_eq!(client.send("PUT", "/bkt/k", &refused, b"").await.status, 412);
+    let got = client.get("/bkt/k").await;
+    assert!(got.body == value && got.header("x-amz-meta-n").is_some());
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn tags_change_without_the_value() {
     let running = Running::start().await;

@@ -84,6 +84,12 @@ async fn a_policy_lets_in_those_that_it_names() {
     set(&mut client, &policy("Allow", "\"*\"", "s3:ListBucket", "bkt", prefix)).await;
     assert_eq!(nobody.get("/bkt?prefix=open%2F").await.all("Key"), ["open/k"]);
     assert_eq!(nobody.get("/bkt").await.status, 403);
+    // What a caller may list it may also miss.
+    for (target, status) in [("/bkt/open/none", 404), ("/bkt/open/k", 403), ("/bkt/none", 403)] {
+        assert_eq!(nobody.get(target).await.status, status, "{target}");
+        assert_eq!(nobody.head(target).await.status, status, "{target}");
+        assert_eq!(friend.get(target).await.status, status, "{target}");
+    }
     for (network, status) in [("127.0.0.0/8", 200), ("10.0.0.0/8", 403)] {
         let from = format!(", \"Condition\": {{\"IpAddress\": {{\"aws:SourceIp\": \"{network}\"}}}}");
         set(&mut client, &policy("Allow", "\"*\"", "s3:GetObject", "bkt/*", &from)).await;

@@ -2,7 +2,7 @@
 
 use crate::access::acl::{CannedAcl, MALFORMED};
 use crate::body::xml::XmlReader;
-use crate::request::error::{S3Error, S3Result};
+use crate::request::error::{ErrorCode, S3Error, S3Result};
 
 /// Most grants that are read.
 const GRANTS_MAX: usize = 100;
@@ -15,16 +15,22 @@ struct Grant {
     right: String,
 }
 
-/// Reads the ACL of something that the key `owner` owns.
+/// Reads the ACL of something that the key `owner` owns. `is_key` tells whether an id is one of a key.
 ///
 /// # Errors
-/// `MalformedACLError`, `MalformedXML`; `NotImplemented` for another owner, grantee or combination.
-pub fn parse_acl(bytes: &[u8], owner: &str) -> S3Result<CannedAcl> {
+/// `MalformedACLError`, `MalformedXML`; `NotImplemented` for another owner, grantee or combination; `InvalidArgument` for the id of
+/// no key, `UnresolvableGrantByEmailAddress`.
+pub fn parse_acl(bytes: &[u8], owner: &str, is_key: &dyn Fn(&str) -> bool) -> S3Result<CannedAcl> {
+    let check_owner = |id: &str| match id == owner {
+        true => Ok(()),
+        false if is_key(id) => Err(S3Error::not_implemented("A grant to another key")),
+        false => Err(S3Error::argument("CanonicalUser/ID", id, "Invalid id")),
+    };
     let mut grants = Vec::new();
     XmlReader::document(bytes, "AccessControlPolicy", |xml| {
         xml.children(|name, xml| match name {
             "Owner" => {
-                xml.children(|name, xml| if name == "ID" { check_owner(&xml.word()?, owner) } else { Ok(()) })
+                xml.children(|name, xml| if name == "ID" { check_owner(&xml.word()?) } else { Ok(()) })
             }
             "AccessControlList" => xml.children(|name, xml| {
                 if name != "Grant" || grants.len() == GRANTS_MAX {
@@ -40,7 +46,7 @@ pub fn parse_acl(bytes: &[u8], owner: &str) -> S3Result<CannedAcl> {
     for grant in grants {
         match (grant.id, grant.group) {
             // The owner has all rights anyway.
-            (Some(id), None) => check_owner(&id, owner)?,
+            (Some(id), None) => check_owner(&id)?,
             (None, Some(group)) => groups.push((group, grant.right)),
             _ => return Err(MALFORMED.into()),
         }
@@ -57,9 +63,7 @@ fn grant(xml: &mut XmlReader<'_>) -> S3Result<Grant> {
                 match name {
                     "ID" => grant.id = Some(xml.word()?),
                     "URI" => grant.group = Some(xml.word()?),
-                    "EmailAddress" => {
-                        return Err(S3Error::not_implemented("A grantee with an e-mail address"));
-                    }
+                    "EmailAddress" => return Err(ErrorCode::UnresolvableGrantByEmailAddress.into()),
                     _ => {}
                 }
                 Ok(())
@@ -73,17 +77,16 @@ fn grant(xml: &mut XmlReader<'_>) -> S3Result<Grant> {
     if is_known { Ok(grant) } else { Err(MALFORMED.into()) }
 }
 
-fn check_owner(id: &str, owner: &str) -> S3Result<()> {
-    if id == owner { Ok(()) } else { Err(S3Error::not_implemented("A grant to another key")) }
-}
-
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
 
     use super::*;
     use crate::access::acl::Owned;
-    use crate::request::error::ErrorCode;
+
+    fn parse(bytes: &[u8], owner: &str) -> Result<CannedAcl, ErrorCode> {
+        parse_acl(bytes, owner, &|id| id == "OTHER" || id == "OWNER").map_err(|error| error.code)
+    }
 
     #[test]
     fn canned_acls_round_trip_through_their_documents() {
@@ -94,8 +97,8 @@ mod tests {
             CannedAcl::AuthenticatedRead,
         ] {
             let document = acl.document(&Owned { id: "OWNER", name: "name" });
-            assert_eq!(parse_acl(&document, "OWNER"), Ok(acl));
-            assert_eq!(parse_acl(&document, "OTHER").unwrap_err().code, ErrorCode::NotImplemented);
+            assert_eq!(parse(&document, "OWNER"), Ok(acl));
+            assert_eq!(parse(&document, "OTHER"), Err(ErrorCode::NotImplemented));
         }
     }
 
@@ -105,14 +108,25 @@ mod tests {
             let text = format!(
                 "<AccessControlPolicy><AccessControlList><Grant>{grant}</Grant></AccessControlList></AccessControlPolicy>"
             );
-            parse_acl(text.as_bytes(), "OWNER").map_err(|error| error.code)
+            parse(text.as_bytes(), "OWNER")
         };
         let own = "<Grantee><ID>OWNER</ID></Grantee>";
         assert_eq!(with(&format!("{own}<Permission>READ</Permission>")), Ok(CannedAcl::Private));
         for (grant, code) in [
             (format!("{own}<Permission>EAT</Permission>"), ErrorCode::MalformedACLError),
             ("<Permission>READ</Permission>".to_owned(), ErrorCode::MalformedACLError),
-            ("<Grantee><EmailAddress>a@b</EmailAddress></Grantee>".to_owned(), ErrorCode::NotImplemented),
+            (
+                "<Grantee><EmailAddress>a@b</EmailAddress></Grantee>".to_owned(),
+                ErrorCode::UnresolvableGrantByEmailAddress,
+            ),
+            (
+                "<Grantee><ID>OTHER</ID></Grantee><Permission>READ</Permission>".to_owned(),
+                ErrorCode::NotImplemented,
+            ),
+            (
+                "<Grantee><ID>nobody</ID></Grantee><Permission>READ</Permission>".to_owned(),
+                ErrorCode::InvalidArgument,
+            ),
             (
                 "<Grantee><URI>u</URI></Grantee><Permission>READ</Permission>".to_owned(),
                 ErrorCode::NotImplemented,
@@ -125,7 +139,7 @@ mod tests {
     proptest! {
         #[test]
         fn any_content_is_read_or_refused(content: String) {
-            let _ = parse_acl(format!("<AccessControlPolicy>{content}</AccessControlPolicy>").as_bytes(), "OWNER");
+            let _ = parse(format!("<AccessControlPolicy>{content}</AccessControlPolicy>").as_bytes(), "OWNER");
         }
     }
 }
