@@ -79,29 +79,31 @@ impl Store {
     ///
     /// # Errors
     /// As [`Self::list`].
-    pub(crate) async fn read_buckets(&self) -> Result<KnownBuckets> {
-        let inner = &*self.0;
-        inner.check_open()?;
-        let mut known = KnownBuckets::default();
-        let mut after = Some(String::new());
-        while let Some(last) = after {
-            let views = inner.tablets.all().iter().map(|tablet| tablet.view());
-            let page = record_page(inner, views.collect(), &last).await?;
-            after = page.next();
-            for (name, record) in page.records {
-                let state =
-                    BucketConfig::decode(&record).map(|config| Arc::new(BucketState::new(&name, config)));
-                known.states.insert(name, state.map_err(str::to_owned));
+    pub(crate) fn read_buckets(&self) -> Boxed<'_, Result<KnownBuckets>> {
+        Box::pin(async move {
+            let inner = &*self.0;
+            inner.check_open()?;
+            let mut known = KnownBuckets::default();
+            let mut after = Some(String::new());
+            while let Some(last) = after {
+                let views = inner.tablets.all().iter().map(|tablet| tablet.view());
+                let page = record_page(inner, views.collect(), &last).await?;
+                after = page.next();
+                for (name, record) in page.records {
+                    let state =
+                        BucketConfig::decode(&record).map(|config| Arc::new(BucketState::new(&name, config)));
+                    known.states.insert(name, state.map_err(str::to_owned));
+                }
+                known.states.extend(page.unreadable.into_iter().map(|(name, range)| (name, Err(range.why))));
+                known.hidden.extend(page.damaged);
             }
-            known.states.extend(page.unreadable.into_iter().map(|(name, range)| (name, Err(range.why))));
-            known.hidden.extend(page.damaged);
-        }
-        for (name, state) in &known.states {
-            if let Err(why) = state {
-                tracing::error!("the settings of bucket {name:?} cannot be used: {why}");
+            for (name, state) in &known.states {
+                if let Err(why) = state {
+                    tracing::error!("the settings of bucket {name:?} cannot be used: {why}");
+                }
             }
-        }
-        Ok(known)
+            Ok(known)
+        })
     }
 }
 

@@ -145,7 +145,7 @@ impl Store {
         })
     }
 
-    /// Runs a change of records in its turn and to its end; it is shown the records.
+    /// Runs a change of records in its turn and to its end; it is shown the records. It awaits only boxes: callers compile it for their changes.
     fn run_in_turn<T>(&self, change: impl AsyncFnOnce(&KnownBuckets) -> Result<T>) -> Result<T> {
         run_to_end(async {
             let buckets = &self.0.buckets;
@@ -161,14 +161,20 @@ impl Store {
         })
     }
 
-    async fn store_bucket(&self, known: &KnownBuckets, state: BucketState) -> Result<Arc<BucketState>> {
-        assert!(!state.is_closed(), "a deleted bucket gets no settings");
-        known.check_room(&state)?;
-        let record = state.config().encode()?;
-        self.put(&record_key(state.name()), record.into(), PutOptions::default()).await?;
-        let state = Arc::new(state);
-        self.0.buckets.replace(state.name(), Some(state.clone()));
-        Ok(state)
+    fn store_bucket<'a>(
+        &'a self,
+        known: &'a KnownBuckets,
+        state: BucketState,
+    ) -> Boxed<'a, Result<Arc<BucketState>>> {
+        Box::pin(async move {
+            assert!(!state.is_closed(), "a deleted bucket gets no settings");
+            known.check_room(&state)?;
+            let record = state.config().encode()?;
+            self.put(&record_key(state.name()), record.into(), PutOptions::default()).await?;
+            let state = Arc::new(state);
+            self.0.buckets.replace(state.name(), Some(state.clone()));
+            Ok(state)
+        })
     }
 
     /// Takes the lock of each active memtable once: a batch that is queued later sees everything that the caller did before.

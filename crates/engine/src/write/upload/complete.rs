@@ -1,6 +1,6 @@
 //! The completion of an upload: one object of its parts, without a copy of their values.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use shoal_base::limits::VALUE_BYTES_MAX;
@@ -72,12 +72,36 @@ impl Store {
     /// # Errors
     /// As [`Self::put`]; [`Error::NoUpload`]; [`Error::NoPart`] if a part is missing or has another version: the upload stays open.
     /// [`Error::Invalid`] if the numbers do not ascend, if there are none, or if the parts have more than 5 GiB.
-    pub fn complete_upload<'a, E: Send + 'a>(
+    pub fn complete_upload<'a, E: Send + Sync + 'a>(
         &'a self,
         upload: &'a Upload,
         parts: &'a [PartRef],
         options: CompleteOptions<'a, E>,
     ) -> Boxed<'a, Result<Completing<E>>> {
+        Box::pin(async move {
+            let CompleteOptions { metadata, answer, judge, bucket } = options;
+            let refusal = OnceLock::new();
+            let judge = judge.map(|judge| {
+                |present: Option<&ObjectInfo>| judge(present).map_err(|refused| drop(refusal.set(refused)))
+            });
+            let judge = judge.as_ref().map(|judge| judge as &Judge<'_, ()>);
+            let completed = self.complete(upload, parts, CompleteOptions { metadata, answer, judge, bucket });
+            Ok(match completed.await? {
+                Completing::Done(completed) => Completing::Done(completed),
+                Completing::Refused(()) => {
+                    Completing::Refused(refusal.into_inner().expect("the judge refused with an error"))
+                }
+            })
+        })
+    }
+
+    /// As [`Self::complete_upload`], compiled once: its caller keeps the error of the judge.
+    fn complete<'a>(
+        &'a self,
+        upload: &'a Upload,
+        parts: &'a [PartRef],
+        options: CompleteOptions<'a, ()>,
+    ) -> Boxed<'a, Result<Completing<()>>> {
         Box::pin(async move {
             let inner = &*self.0;
             check_parts(parts)?;
@@ -100,8 +124,8 @@ impl Store {
                 let manifest = inner.see_parts(upload, parts, &mut seen).await?;
                 if let Some(judge) = options.judge {
                     let present = inner.see_object(&upload.key, &mut seen).await?;
-                    if let Err(refused) = judge(present.as_ref()) {
-                        return Ok(Completing::Refused(refused));
+                    if judge(present.as_ref()).is_err() {
+                        return Ok(Completing::Refused(()));
                     }
                 }
                 let tried = inner.try_complete(upload, &options, manifest, (record, seen)).await?;
@@ -126,10 +150,10 @@ impl Inner {
     }
 
     /// Makes the object if no state that was seen changes meanwhile; returns its version. `None`: try again.
-    async fn try_complete<E>(
+    async fn try_complete(
         &self,
         upload: &Upload,
-        options: &CompleteOptions<'_, E>,
+        options: &CompleteOptions<'_, ()>,
         mut manifest: JoinedManifest,
         (record, mut seen): (SeenUpload, SeenKeys),
     ) -> Result<Option<Lsn>> {

@@ -15,7 +15,7 @@ struct Grant {
     right: String,
 }
 
-/// Reads the ACL of something that the key `owner` owns. `is_key` tells whether an id is one of a key.
+/// Reads the ACL of something that the key `owner` owns. `is_key` returns true for the id of a key.
 ///
 /// # Errors
 /// `MalformedACLError`, `MalformedXML`; `NotImplemented` for another owner, grantee or combination; `InvalidArgument` for the id of
