@@ -204,6 +204,9 @@ const LATER_HEADERS: &[(&str, &str)] = &[
     ("x-amz-server-side-encryption*", "Server-side encryption"),
     ("x-amz-copy-source-server-side-encryption*", "Server-side encryption"),
     ("x-amz-object-lock-*", "Object lock"),
+    ("x-amz-checksum-md5", "A checksum of this algorithm"),
+    ("x-amz-checksum-sha512", "A checksum of this algorithm"),
+    ("x-amz-checksum-xxhash*", "A checksum of this algorithm"),
     ("x-amz-grant-*", "An access control list in headers, except x-amz-acl,"),
     ("x-amz-mfa", "MFA delete"),
     ("x-amz-write-offset-bytes", "Appending by PutObject"),
@@ -411,6 +414,9 @@ mod tests {
             ),
             ("PUT", "/b", "", &[("x-amz-bucket-object-lock-enabled", "true")], "Object lock"),
             ("PUT", "/b/k", "acl", &[("x-amz-grant-read", "id=1")], "An access control list in headers"),
+            // A body that is not verified must not look like one that was.
+            ("PUT", "/b/k", "", &[("x-amz-checksum-sha512", "x")], "A checksum of this algorithm"),
+            ("PUT", "/b/k", "", &[("x-amz-checksum-xxhash64", "x")], "A checksum of this algorithm"),
         ] {
             let error = find(method, path, query, headers).unwrap_err();
             assert_eq!(error.code, ErrorCode::NotImplemented, "{method} {path}?{query}");
