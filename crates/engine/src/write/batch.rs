@@ -47,7 +47,7 @@ pub(crate) struct PreparedBatch<'a> {
     pub kept: Vec<(Arc<Record>, Kept)>,
     /// The bucket that must not be closed when the batch is queued, if the writer named it.
     pub bucket: Option<Arc<BucketState>>,
-    /// True if it ends an upload: the deletion of a bucket aborts the uploads into it while it is closed.
+    /// True if it aborts an upload: the deletion of a bucket aborts the uploads into it while it is closed.
     pub ends_upload: bool,
 }
 
@@ -88,7 +88,7 @@ impl<'a> PreparedBatch<'a> {
         Self { bucket: bucket.cloned(), ..self }
     }
 
-    /// The same for a batch that ends an upload.
+    /// The same for a batch that aborts an upload.
     pub(crate) fn ending_upload(self) -> Self {
         Self { ends_upload: true, ..self }
     }

@@ -151,7 +151,7 @@ async fn objects_and_uploads_end_by_rules_when_the_clock_has_moved() {
         rule("up", "<Prefix>tmp/</Prefix>", abort),
     ];
     assert_eq!(set(&mut client, &rules).await.status, 200);
-    // A wrong date that is mended within the hour ends nothing.
+    // A wrong date that is mended within the hour deletes nothing.
     clock.step_wall(1_000 * DAY_NS as i64);
     for _ in 0..5 {
         tokio::time::sleep(Duration::from_millis(200)).await;

@@ -1,7 +1,7 @@
 //! Deletes what has come to its end: objects by the lifecycle rules of their buckets, and open uploads by these rules or by the life that
 //! the operator chose (`docs/adr/2026-11-30-lifecycle.md`).
 //!
-//! One task sweeps the whole store, page by page, and remembers no more than the page, and which buckets are done for the day: a stop ends it
+//! One task sweeps the whole store, page by page, and remembers no more than the page, and which buckets are done for the day: a stop drops it
 //! at once, and it starts again at the front. It examines and deletes at a bounded rate. A delete is conditional on the version that was
 //! seen: an object that is overwritten meanwhile stays.
 
