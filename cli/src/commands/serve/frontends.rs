@@ -241,6 +241,7 @@ fn bind_s3(
         security: security.clone(),
         region: s3.region.clone(),
         domains: s3.domains.clone(),
+        etags: s3.etags,
         upload_life: s3.upload_life,
         metrics: Arc::clone(metrics),
         limits: limits(settings),

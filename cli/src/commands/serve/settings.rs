@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use shoal_engine::DEFAULT_BUCKET;
 use shoal_redis::{Announced, ClusterMode, Durability, RedisLimits, RedisOptions};
+use shoal_s3::body::check::EtagScheme;
 
 use super::arguments::Arguments;
 use super::file;
@@ -68,6 +69,7 @@ pub(super) struct S3Settings {
     pub(super) is_named: bool,
     pub(super) region: String,
     pub(super) domains: Vec<String>,
+    pub(super) etags: EtagScheme,
     /// `None`: uploads stay open.
     pub(super) upload_life: Option<Duration>,
 }
@@ -94,6 +96,7 @@ fn s3(arguments: &Arguments) -> Result<Option<S3Settings>, Usage> {
         is_named,
         region,
         domains: arguments.s3_domain.clone().unwrap_or_default(),
+        etags: arguments.s3_etag.unwrap_or_default().into(),
         upload_life: parse_duration(
             "--s3-upload-life",
             arguments.s3_upload_life.as_deref(),
