@@ -2,8 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize, Serializer};
+use shoal_s3::body::check::EtagScheme;
 
 use crate::arguments::size::Size;
 use crate::logging::LogFormat;
@@ -123,6 +124,9 @@ pub(crate) struct Arguments {
         value_delimiter = ','
     )]
     pub(crate) s3_website_domain: Option<Vec<String>>,
+    /// The ETags of objects in S3 buckets that are made from now on [default: md5].
+    #[arg(long, value_name = "FORM", env = "SHOAL_S3_ETAG", hide_env_values = true)]
+    pub(crate) s3_etag: Option<S3Etag>,
     /// Abort an upload of S3 in parts that is open for longer than this, as 7d, or never (off) [default: 7d].
     #[arg(long, value_name = "DURATION|off", env = "SHOAL_S3_UPLOAD_LIFE", hide_env_values = true)]
     pub(crate) s3_upload_life: Option<String>,
@@ -241,6 +245,26 @@ pub(crate) struct Arguments {
     pub(crate) log: Option<String>,
 }
 
+/// The form of ETags.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Serialize, PartialEq, Eq, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum S3Etag {
+    /// The MD5 of the value, as clients expect it.
+    #[default]
+    Md5,
+    /// A CRC-64 and the length, which clients take for one of an upload in parts: long values are put with less processor time.
+    Crc,
+}
+
+impl From<S3Etag> for EtagScheme {
+    fn from(form: S3Etag) -> Self {
+        match form {
+            S3Etag::Md5 => Self::Md5,
+            S3Etag::Crc => Self::Crc,
+        }
+    }
+}
+
 impl Arguments {
     /// These options, and for each that is not set that of `file`.
     pub(super) fn or(self, file: Self) -> Self {
@@ -251,7 +275,7 @@ impl Arguments {
             access_log announce audit_log cache cluster config data discard durability
             grpc_compression insecure io key_file kv_bucket listen log log_format memory memtable
             metrics must_exist open_health own_space password_file pause_relocation poll
-            resp resp_bucket resp_pending resp_tls s3 s3_domain s3_region s3_upload_life s3_website_domain scrub_every scrub_rate
+            resp resp_bucket resp_pending resp_tls s3 s3_domain s3_etag s3_region s3_upload_life s3_website_domain scrub_every scrub_rate
             size slow snapshot_max_age stop_timeout tablets tls12 tls_cert tls_client_ca tls_key
             token_file web_origins
         }

@@ -242,6 +242,7 @@ fn bind_s3(
         region: s3.region.clone(),
         domains: s3.domains.clone(),
         website_domains: s3.website_domains.clone(),
+        etags: s3.etags,
         upload_life: s3.upload_life,
         metrics: Arc::clone(metrics),
         limits: limits(settings),

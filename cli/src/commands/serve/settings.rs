@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use shoal_engine::DEFAULT_BUCKET;
 use shoal_redis::{Announced, ClusterMode, Durability, RedisLimits, RedisOptions};
+use shoal_s3::body::check::EtagScheme;
 
 use super::arguments::Arguments;
 use super::file;
@@ -69,6 +70,7 @@ pub(super) struct S3Settings {
     pub(super) region: String,
     pub(super) domains: Vec<String>,
     pub(super) website_domains: Vec<String>,
+    pub(super) etags: EtagScheme,
     /// `None`: uploads stay open.
     pub(super) upload_life: Option<Duration>,
 }
@@ -102,6 +104,7 @@ fn s3(arguments: &Arguments) -> Result<Option<S3Settings>, Usage> {
         region,
         domains,
         website_domains,
+        etags: arguments.s3_etag.unwrap_or_default().into(),
         upload_life: parse_duration(
             "--s3-upload-life",
             arguments.s3_upload_life.as_deref(),

@@ -108,8 +108,8 @@ impl S3BenchOptions {
 fn size_name(bytes: u64) -> String {
     match bytes {
         0 => "0".to_owned(),
-        _ if bytes % (1 << 20) == 0 => format!("{}m", bytes >> 20),
-        _ if bytes % (1 << 10) == 0 => format!("{}k", bytes >> 10),
+        _ if bytes.is_multiple_of(1 << 20) => format!("{}m", bytes >> 20),
+        _ if bytes.is_multiple_of(1 << 10) => format!("{}k", bytes >> 10),
         _ => format!("{bytes}b"),
     }
 }

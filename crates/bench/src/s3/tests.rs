@@ -79,7 +79,7 @@ fn every_case_gives_figures_and_no_key_stays() {
     run(&filled, &mut Vec::new()).unwrap();
     let again = S3BenchOptions { filled: true, ..filled.clone() };
     run(&again, &mut Vec::new()).unwrap();
-    let other = S3BenchOptions { objects: 21, ..again };
+    let other = S3BenchOptions { objects: 1_000, ..again };
     let error = run(&other, &mut Vec::new()).unwrap_err().to_string();
     assert!(error.contains("404"), "an object is missing: {error}");
     let error = run(&options(endpoint("wrong")), &mut Vec::new()).unwrap_err().to_string();
