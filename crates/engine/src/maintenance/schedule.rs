@@ -1,6 +1,6 @@
 //! The jobs of one thread: which is next, and how long the thread sleeps.
 //!
-//! A job is called in steps, and each step says when the next one is due. Of the due jobs, the one whose patience ends first is next: an
+//! A job is called in steps, and each step returns the time of the next one. Of the due jobs, the one whose patience ends first is next: an
 //! urgent job overtakes the others, and none waits for ever. A step runs to its end, so jobs share a thread only if the steps of each are
 //! short enough for the most urgent of them (`docs/adr/2026-11-29-idle-threads.md`).
 //!

@@ -23,7 +23,7 @@ fn scrub(store: &Store) -> Vec<(String, u64)> {
 fn unreadable_entry_is_reported_and_others_are_checked() {
     let mut made = Fixture::new();
     let (good, bad) = (key(1), key(2));
-    // Its length says 200 bytes, and three follow.
+    // Its length is 200 bytes, and three follow.
     let mut wrong = inline_entry(&[7; 200]);
     wrong.truncate(wrong.len() - 197);
     let block = made.block();

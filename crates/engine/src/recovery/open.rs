@@ -170,7 +170,7 @@ impl Recovery {
         if options.read_only {
             return Ok(Store(inner));
         }
-        // The first batch of the epoch: it tells the log where the numbers continue, and names the superblock (R9).
+        // The first batch of the epoch: it carries the number at which the log continues, and names the superblock (R9).
         inner.log.committer.seal().await;
         inner.log.poison.check()?;
         if let Some(worker) = worker {
@@ -319,7 +319,7 @@ fn begin_epoch(
     expiry: &ExpiryClock,
 ) {
     superblock.number += 1;
-    // The omitted epoch says for ever that records are missing before this one (`tree_salvage.rs`).
+    // The omitted epoch marks for ever that records are missing before this one (`tree_salvage.rs`).
     superblock.epoch += if is_cut { 2 } else { 1 };
     superblock.epoch_position = head.position;
     (superblock.clock, superblock.wall_high_ns) = expiry.record(&Numbered(Lsn(next_lsn.0 - 1)));

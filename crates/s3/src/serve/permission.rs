@@ -66,7 +66,7 @@ fn judge(call: &S3Call, found: &FoundBucket, wish: &Wish<'_>) -> Result<(), Refu
     decide(&call.caller, call.origin, found.access.as_deref(), wish)
 }
 
-/// The wish of a request, as its row says.
+/// The wish of a request, by its row.
 fn wish_of(call: &S3Call) -> Wish<'_> {
     use S3Operation as Of;
     let (operation, action) = (call.row.operation, call.row.action);

@@ -157,7 +157,7 @@ impl Placing {
         result
     }
 
-    /// Waits until everything is on the device, and gives back the blocks behind the last byte.
+    /// Waits until everything is on the device, and returns the blocks after the last byte.
     ///
     /// # Errors
     /// A write failed.
