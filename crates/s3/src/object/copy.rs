@@ -34,7 +34,7 @@ pub(crate) const COPY_BYTES_MAX: u64 = 4 << 20;
 /// CopyObject.
 pub(crate) async fn copy_object(state: &S3State, call: S3Call) -> S3Result<S3Answer> {
     let source = CopySource::parse(&call.headers)?;
-    check_source(state, &call, &source).await?;
+    let readable = check_source(state, &call, &source).await?;
     source.check_onto(call.bucket(), call.key())?;
     let condition = WriteCondition::parse(&call.headers)?;
     let key = call.object_key()?;
@@ -48,6 +48,7 @@ pub(crate) async fn copy_object(state: &S3State, call: S3Call) -> S3Result<S3Ans
             .await?
             .ok_or_else(|| missing_key(&call, &source.bucket, &source.key))?;
         let info = reader.info().clone();
+        readable.check_version(&info)?;
         let judged = ReadConditions::of_copy_source(&call.headers)?;
         judged.check_source(&etag_of(&info).to_string(), info.modified_ns / SECOND_NS)?;
         let metadata = metadata_of(&call.headers, &source, &info)?;

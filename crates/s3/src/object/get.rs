@@ -20,7 +20,7 @@ use crate::request::error::{ErrorCode, S3Error, S3Result};
 use crate::request::headers::header;
 use crate::request::list::PartListQuery;
 use crate::serve::call::S3Call;
-use crate::serve::permission::check_list;
+use crate::serve::permission::{check_list, check_version};
 use crate::state::S3State;
 use crate::time::{SECOND_NS, http_date_of};
 
@@ -48,13 +48,14 @@ pub(crate) fn no_key(key: &[u8]) -> S3Error {
     S3Error::from(ErrorCode::NoSuchKey).with("Key", String::from_utf8_lossy(key).into_owned())
 }
 
-/// The head of the answer about an object; with its parts, if the request asks for one.
+/// The head of the answer about an object that the caller may read; with its parts, if the request asks for one.
 fn answer_about(
     call: &S3Call,
     read: &ObjectRead,
     info: &ObjectInfo,
     parts: &[ObjectPart],
 ) -> S3Result<ObjectAnswer> {
+    check_version(call, info)?;
     let metadata = &info.metadata;
     let etag = metadata.etag(info.version.0, info.bytes);
     let (bytes, modified_ns) = (info.bytes, info.modified_ns);
@@ -101,6 +102,7 @@ pub(crate) async fn get_attributes(state: &S3State, call: S3Call) -> S3Result<S3
         false => state.store.head(&key).await?.map(|info| (info, Vec::new())),
     };
     let (info, parts) = found.ok_or_else(|| no_such_key(&call))?;
+    check_version(&call, &info)?;
     let metadata = &info.metadata;
     let etag = metadata.etag(info.version.0, info.bytes);
     let checksum = metadata.checksum();

@@ -1,6 +1,6 @@
 //! Checks the permissions of a request: its row names the action.
 
-use shoal_engine::ObjectKey;
+use shoal_engine::{ObjectInfo, ObjectKey};
 use shoal_frontend::access::Action;
 
 use super::call::S3Call;
@@ -130,17 +130,67 @@ pub(crate) fn check_list(call: &S3Call, bucket: &str, key: &[u8]) -> S3Result<()
     judge(call, &call.found, &list_of(bucket, key)).map_err(|refusal| refusal.error)
 }
 
+/// Checks that the caller may read this version of an object. The one that [`S3State::check`] looked at may have had another ACL.
+///
+/// # Errors
+/// `AccessDenied`.
+pub(crate) fn check_version(call: &S3Call, info: &ObjectInfo) -> S3Result<()> {
+    check_version_in(call, &call.found, || wish_of(call), info)
+}
+
+fn check_version_in<'a>(
+    call: &S3Call,
+    found: &FoundBucket,
+    wish: impl FnOnce() -> Wish<'a>,
+    info: &ObjectInfo,
+) -> S3Result<()> {
+    let Some(access) = found.access.as_ref().filter(|access| access.has_object_acls) else { return Ok(()) };
+    match judge(call, found, &wish()) {
+        Err(refusal) if !access.lets_read_object(info.metadata.acl(), call.caller.has_key()) => {
+            Err(refusal.error)
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The source of a copy, whose bucket exists.
+pub(crate) struct ReadableSource<'a> {
+    call: &'a S3Call,
+    source: &'a CopySource,
+    found: FoundBucket,
+}
+
+impl ReadableSource<'_> {
+    /// As [`check_version`] for the version that is copied.
+    ///
+    /// # Errors
+    /// `AccessDenied`.
+    pub(crate) fn check_version(&self, info: &ObjectInfo) -> S3Result<()> {
+        check_version_in(self.call, &self.found, || read_of(self.source), info)
+    }
+}
+
+fn read_of(source: &CopySource) -> Wish<'_> {
+    let (operation, action) = (S3Operation::GetObject, Action::Read);
+    Wish { operation, action, bucket: &source.bucket, key: Some(&source.key), prefix: None }
+}
+
 /// Checks the source of a copy, and that its bucket exists.
 ///
 /// # Errors
 /// `AccessDenied`, `NoSuchBucket`.
-pub(crate) async fn check_source(state: &S3State, call: &S3Call, source: &CopySource) -> S3Result<()> {
-    let (operation, action) = (S3Operation::GetObject, Action::Read);
-    let wish = Wish { operation, action, bucket: &source.bucket, key: Some(&source.key), prefix: None };
+pub(crate) async fn check_source<'a>(
+    state: &S3State,
+    call: &'a S3Call,
+    source: &'a CopySource,
+) -> S3Result<ReadableSource<'a>> {
     match state.buckets.find(&state.store, &source.bucket).await {
-        Ok(found) => state.check_read(call, &found, &wish).await,
+        Ok(found) => {
+            state.check_read(call, &found, &read_of(source)).await?;
+            Ok(ReadableSource { call, source, found })
+        }
         Err(error) => {
-            let allowed = call.caller.check(action, &source.bucket, &source.key);
+            let allowed = call.caller.check(Action::Read, &source.bucket, &source.key);
             Err(allowed.err().unwrap_or(error))
         }
     }

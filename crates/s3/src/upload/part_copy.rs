@@ -30,10 +30,11 @@ const TRIES_MAX: usize = 8;
 pub(crate) async fn upload_part_copy(state: &S3State, call: S3Call) -> S3Result<S3Answer> {
     let number = needed_part_number(&call.query)?;
     let source = CopySource::parse(&call.headers)?;
-    check_source(state, &call, &source).await?;
+    let readable = check_source(state, &call, &source).await?;
     let info = open_upload(state, &call).await?;
     let algorithm = checksum_of(&info).map(|checksum| checksum.algorithm);
     let (mut reader, bytes) = open_source(state, &call, &source).await?;
+    readable.check_version(reader.info())?;
     call.permit.set(bytes.min(COPY_BYTES_MAX) as usize)?;
     let scheme = call.found.etags(state.etags);
     let mut check = BodyCheck::new(BodyClaims::of_bytes(bytes), None, scheme, algorithm);

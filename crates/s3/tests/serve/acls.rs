@@ -15,6 +15,33 @@ fn statuses(replies: &[Reply]) -> Vec<u16> {
     replies.iter().map(|reply| reply.status).collect()
 }
 
+/// Symptom: a caller without a key read a private object that replaced a public one between the look at the ACL and the read. Fix: the ACL of
+/// the version that is answered decides, too.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_private_replacement_of_a_public_object_is_read_by_nobody() {
+    let running = Running::start().await;
+    let mut client = running.with_bucket().await;
+    assert_eq!(client.send("PUT", "/bkt/k", &PUBLIC, b"public").await.status, 200);
+    let mut readers = Vec::new();
+    for method in ["GET", "GET", "HEAD"] {
+        let mut reader = nobody(&running).await;
+        readers.push(tokio::spawn(async move {
+            for _ in 0..1_500 {
+                let reply = reader.send(method, "/bkt/k", &[], b"").await;
+                let is_public = reply.header("content-length") == Some("6") && reply.status == 200;
+                assert!(is_public || reply.status == 403, "{reply:?}");
+            }
+        }));
+    }
+    while readers.iter().any(|reader| !reader.is_finished()) {
+        assert_eq!(client.put("/bkt/k", b"secret text").await.status, 200);
+        assert_eq!(client.send("PUT", "/bkt/k", &PUBLIC, b"public").await.status, 200);
+    }
+    for reader in readers {
+        reader.await.unwrap();
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn an_object_with_a_public_acl_is_read_by_everybody() {
     let mut running = Running::start().await;
