@@ -16,7 +16,7 @@ use crate::harness::{Process, command, run, text_of};
 /// The code of the refusal of a request that has no signature, or a wrong one of this key.
 fn code_of(address: &str, id: Option<&str>) -> String {
     let mut stream = TcpStream::connect(address).unwrap();
-    let mut head = "GET /bkt/k HTTP/1.1\r\nhost: x\r\nconnection: close\r\n".to_owned();
+    let mut head = "GET /shoal-bench/k HTTP/1.1\r\nhost: x\r\nconnection: close\r\n".to_owned();
     if let Some(id) = id {
         let date = basic_of(SystemClock::default().wall_ns() / 1_000_000_000);
         let (day, signature) = (&date[..8], "0".repeat(64));
@@ -46,7 +46,7 @@ fn s3_is_served_to_holders_of_keys() {
     let mut server = Process::start(serve);
     server.says("gRPC  http://");
     let address = format!("127.0.0.1:{}", server.says("S3    http://127.0.0.1:"));
-    assert_eq!(code_of(&address, None), "AccessDenied");
+    assert_eq!(code_of(&address, None), "NoSuchBucket");
     assert_eq!(code_of(&address, Some(&id)), "AuthorizationHeaderMalformed", "of another region");
     let measured = run(&[
         "bench",
@@ -67,16 +67,18 @@ fn s3_is_served_to_holders_of_keys() {
         "20",
         "--connections",
         "2",
+        "--keep",
         "--json",
     ]);
     assert_eq!(measured.code, 0, "{}", measured.stderr);
     for case in ["put-4k", "get-64k", "list-folders"] {
         assert!(measured.text().contains(&format!("\"case\":\"{case}\"")), "{}", measured.text());
     }
+    assert_eq!(code_of(&address, None), "AccessDenied", "of the bucket that the benchmark made");
     server.stop();
     let audit = fs::read_to_string(&audit).unwrap();
     for result in ["denied", "invalid"] {
-        let request = r#""proto":"s3","ip":"127.0.0.1","op":"GetObject","bucket":"bkt","key":"k""#;
+        let request = r#""proto":"s3","ip":"127.0.0.1","op":"GetObject","bucket":"shoal-bench","key":"k""#;
         assert!(audit.contains(&format!("{request},\"result\":\"{result}\"")), "{audit}");
     }
 

@@ -5,6 +5,7 @@ pub(crate) mod background;
 pub(crate) mod expiring;
 pub(crate) mod free_space;
 pub(crate) mod last_backup;
+pub(crate) mod shared_steps;
 pub(crate) mod standstill;
 pub(crate) mod stat;
 #[cfg(test)]
@@ -38,6 +39,7 @@ use shoal_tablets::tablet::tablets::Tablets;
 use crate::bucket::Buckets;
 use crate::store::background::Maintenance;
 use crate::store::last_backup::BackupNote;
+use crate::store::shared_steps::SharedSteps;
 
 /// A write that finds too few blocks waits this often, for this time, if readers hold enough freed ones: a view that a task only
 /// looks at is gone in a moment, and its blocks are no reason to refuse the write.
@@ -117,6 +119,8 @@ pub(crate) struct Inner {
     pub read_cache: ReadCache,
     /// The buckets with a record.
     pub buckets: Buckets,
+    /// The memory that streams of long values share.
+    pub shared_steps: SharedSteps,
 }
 
 impl Inner {
@@ -149,6 +153,7 @@ impl Inner {
             closed: AtomicBool::new(false),
             last_backup: Mutex::new(None),
             buckets: Buckets::default(),
+            shared_steps: SharedSteps::default(),
         }
     }
 

@@ -1,8 +1,10 @@
 //! The way of a long value to its extents, in steps.
 //!
-//! The bytes of a step are copied once, into the memory from which they are written, while those of the step before are being written: a
-//! stream has two steps in memory. Room is claimed for many steps at once, so that long values have few runs.
+//! The bytes of a step are copied once, into the memory from which they are written, while those of the steps before are being written. Each
+//! stream has two steps in memory, one that is filled and one that is written, so that many streams take little; a few streams share
+//! memory for more writes at a time ([`SharedStep`]). Room is claimed for many steps at once, so that long values have few runs.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use shoal_base::limits::VALUE_UNIT_BYTES;
@@ -17,6 +19,7 @@ use shoal_value::Filler;
 use smallvec::SmallVec;
 
 use crate::store::Store;
+use crate::store::shared_steps::{SHARED_STEPS_OF_ONE_MAX, SharedStep};
 
 /// Bytes of a step: four units.
 pub(super) const STEP_BYTES: usize = 4 * VALUE_UNIT_BYTES;
@@ -35,7 +38,9 @@ pub(super) struct Placing {
     /// The step that is being filled.
     step: Option<Step>,
     checksums: Vec<u32>,
-    under_way: Vec<ValueWrite>,
+    /// The writes of each step that is not known to be on the device. One more than `shared` at most.
+    under_way: VecDeque<Vec<ValueWrite>>,
+    shared: Vec<SharedStep>,
 }
 
 /// Bytes that are written together.
@@ -123,33 +128,60 @@ impl Placing {
         self.step = Some(Step { extents: extents.clone(), runs, filler, room: room as usize });
     }
 
-    /// Writes the step in the background, once the step before is on the device.
+    /// Writes the step in the background, once there is memory for another one.
     ///
     /// # Errors
-    /// The write before failed.
+    /// A write before failed.
     pub(super) async fn write_step(&mut self, store: &Store) -> Result<()> {
         if self.step.is_none() {
             return Ok(());
         }
-        self.settle(store).await?;
+        self.make_room(store).await?;
         let Some(Step { extents, runs, filler, .. }) = self.step.take() else { return Ok(()) };
         self.written += filler.taken();
         let (bufs, checksums) = filler.finish();
         let device = &store.0.device;
         let mut batch = device.batch();
+        let mut writes = Vec::with_capacity(runs.len());
         for (run, memory) in runs.iter().zip(bufs) {
             let memory = WriteMemory::Own(memory);
             let write = device.write(run.block, Guarded { memory, guard: extents.clone() });
-            self.under_way.push(batch.add(write));
+            writes.push(batch.add(write));
         }
         batch.start_in_background();
+        self.under_way.push_back(writes);
         self.checksums.extend(checksums);
         Ok(())
     }
 
-    async fn settle(&mut self, store: &Store) -> Result<()> {
+    /// Waits until one more step may be under way.
+    async fn make_room(&mut self, store: &Store) -> Result<()> {
+        self.settle_done(store).await?;
+        while self.under_way.len() > self.shared.len() {
+            if self.shared.len() < SHARED_STEPS_OF_ONE_MAX
+                && let Some(step) = SharedStep::try_take(store)
+            {
+                self.shared.push(step);
+                return Ok(());
+            }
+            self.settle_first(store).await?;
+        }
+        Ok(())
+    }
+
+    /// Settles the first steps that are on the device already, and returns their shared memory.
+    async fn settle_done(&mut self, store: &Store) -> Result<()> {
+        while self.under_way.front().is_some_and(|writes| writes.iter().all(ValueWrite::is_done)) {
+            self.settle_first(store).await?;
+        }
+        self.shared.truncate(self.under_way.len());
+        Ok(())
+    }
+
+    /// Waits until the first step under way is on the device.
+    async fn settle_first(&mut self, store: &Store) -> Result<()> {
         let mut result = Ok(());
-        for write in self.under_way.drain(..) {
+        for write in self.under_way.pop_front().unwrap_or_default() {
             if let Err(error) = write.await.ok() {
                 result = Err(store.0.log.committer.room.value_failed(error));
             }
@@ -162,7 +194,9 @@ impl Placing {
     /// # Errors
     /// A write failed.
     pub(super) async fn finish(mut self, store: &Store) -> Result<WrittenSteps> {
-        self.settle(store).await?;
+        while !self.under_way.is_empty() {
+            self.settle_first(store).await?;
+        }
         let units = self.written.div_ceil(VALUE_UNIT_BYTES as u64);
         assert_eq!(self.checksums.len() as u64, units, "each unit has its checksum (R7)");
         let mut rest = blocks_for(self.claimed) - blocks_for(self.written);

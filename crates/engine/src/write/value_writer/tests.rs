@@ -12,6 +12,7 @@ use shoal_testkit::device::{Intercept, Intercepted, quiet};
 use shoal_testkit::task::poll_once;
 
 use super::*;
+use crate::store::shared_steps::{SHARED_STEPS_MAX, SHARED_STEPS_OF_ONE_MAX, SharedStep};
 use crate::testing::fixtures::{Fixture, environment, get, key, open_in, options};
 use crate::{ByteRange, FormatOptions, block_on};
 
@@ -54,30 +55,52 @@ impl Intercept for HeldWrites {
     }
 }
 
-/// As long as the device writes one step, the stream takes bytes of one more.
+/// A store on a device that holds its writes.
+fn with_held_writes() -> (Arc<Intercepted<HeldWrites>>, Store) {
+    const BLOCKS: u64 = 16_384;
+    let sim = quiet(Image::new(BLOCKS));
+    let held = HeldWrites { sim, holds: AtomicBool::new(false), held: Mutex::default() };
+    let (held, device) = Intercepted::new(held);
+    block_on(Store::format(&device, &FormatOptions::for_blocks(BLOCKS), &environment())).unwrap();
+    let store = open_in(&device, options(), environment());
+    (held, store)
+}
+
+/// Takes steps that streams share.
+fn take_steps(store: &Store, count: usize) -> Vec<SharedStep> {
+    (0..count).map(|_| SharedStep::try_take(store).unwrap()).collect()
+}
+
+/// A stream that writes `value`, and the bytes that it has taken.
+fn writing<'a>(
+    mut stream: ValueWriter,
+    value: &'a [u8],
+    taken: &'a AtomicUsize,
+) -> std::pin::Pin<Box<impl Future<Output = ()> + 'a>> {
+    Box::pin(async move {
+        for piece in value.chunks(10_000) {
+            stream.write(piece).await.unwrap();
+            taken.fetch_add(piece.len(), Ordering::Relaxed);
+        }
+        stream.finish().await.unwrap();
+    })
+}
+
+/// If the others have all that streams share, a stream takes bytes of one step while the device writes another one.
 #[test]
 fn a_stream_has_two_steps_in_memory() {
-    const BLOCKS: u64 = 16_384;
     for length in [None, Some(3 << 20)] {
-        let sim = quiet(Image::new(BLOCKS));
-        let held = HeldWrites { sim, holds: AtomicBool::new(false), held: Mutex::default() };
-        let (held, device) = Intercepted::new(held);
-        block_on(Store::format(&device, &FormatOptions::for_blocks(BLOCKS), &environment())).unwrap();
-        let store = open_in(&device, options(), environment());
+        let (held, store) = with_held_writes();
         let value = patterned(3 << 20, 5);
         let mut stream = store.put_stream(&key("long"), PutOptions::default()).unwrap();
         if let Some(bytes) = length {
             stream = stream.with_length(bytes);
         }
+        let _others = take_steps(&store, SHARED_STEPS_MAX);
+        assert!(SharedStep::try_take(&store).is_none());
         held.holds.store(true, Ordering::Relaxed);
         let taken = AtomicUsize::new(0);
-        let mut writing = Box::pin(async {
-            for piece in value.chunks(10_000) {
-                stream.write(piece).await.unwrap();
-                taken.fetch_add(piece.len(), Ordering::Relaxed);
-            }
-            stream.finish().await.unwrap()
-        });
+        let mut writing = writing(stream, &value, &taken);
         let mut steps = 0;
         while poll_once(writing.as_mut()).is_pending() {
             let taken = taken.load(Ordering::Relaxed);
@@ -93,6 +116,66 @@ fn a_stream_has_two_steps_in_memory() {
         held.holds.store(false, Ordering::Relaxed);
         assert!(read(&store, &key("long")) == value);
     }
+}
+
+/// While the device holds everything, a stream takes its part of the shared steps, gives them back once they are written, and a dropped
+/// one gives back all.
+#[test]
+fn streams_share_steps() {
+    let (held, store) = with_held_writes();
+    let value = patterned(6 << 20, 5);
+    held.holds.store(true, Ordering::Relaxed);
+    let taken: [AtomicUsize; 5] = std::array::from_fn(|_| AtomicUsize::new(0));
+    let mut streams: Vec<_> = taken
+        .iter()
+        .enumerate()
+        .map(|(number, taken)| {
+            let stream = store.put_stream(&key(number.to_string()), PutOptions::default()).unwrap();
+            writing(stream, &value, taken)
+        })
+        .collect();
+    let steps_of = |stream: usize| taken[stream].load(Ordering::Relaxed).div_ceil(STEP_BYTES);
+    for (number, stream) in streams.iter_mut().enumerate() {
+        assert!(poll_once(stream.as_mut()).is_pending());
+        let shared = SHARED_STEPS_OF_ONE_MAX.min(SHARED_STEPS_MAX - number * SHARED_STEPS_OF_ONE_MAX);
+        assert_eq!(steps_of(number), 2 + shared, "stream {number}");
+    }
+    let mut count = 0;
+    while poll_once(streams[0].as_mut()).is_pending() {
+        held.sim.submit(std::mem::take(&mut *held.held.lock()));
+        count += 1;
+        assert!(count < 100, "it comes to its end");
+    }
+    assert_eq!(take_steps(&store, SHARED_STEPS_OF_ONE_MAX).len(), SHARED_STEPS_OF_ONE_MAX, "given back");
+    drop(streams);
+    take_steps(&store, SHARED_STEPS_MAX);
+    held.holds.store(false, Ordering::Relaxed);
+    held.sim.submit(std::mem::take(&mut *held.held.lock()));
+    assert!(read(&store, &key("0")) == value);
+}
+
+/// A stream that has become slow has no more than its two steps.
+#[test]
+fn a_slow_stream_returns_shared_steps() {
+    let (held, store) = with_held_writes();
+    let value = patterned(3 << 20, 5);
+    let mut stream = store.put_stream(&key("slow"), PutOptions::default()).unwrap();
+    let (fast, slow) = value.split_at(6 * STEP_BYTES);
+    held.holds.store(true, Ordering::Relaxed);
+    block_on(stream.write(fast)).unwrap();
+    assert!(SharedStep::try_take(&store).is_some());
+    let others = take_steps(&store, SHARED_STEPS_MAX - 4);
+    assert!(SharedStep::try_take(&store).is_none(), "the stream has four: two of its six steps are its own");
+    held.holds.store(false, Ordering::Relaxed);
+    held.sim.submit(std::mem::take(&mut *held.held.lock()));
+    block_on(stream.write(&slow[..STEP_BYTES])).unwrap();
+    let returned = take_steps(&store, 4);
+    drop((others, returned));
+    block_on(async {
+        stream.write(&slow[STEP_BYTES..]).await.unwrap();
+        stream.finish().await.unwrap();
+    });
+    assert!(read(&store, &key("slow")) == value);
 }
 
 /// Values whose length is around that of steps, units, blocks and claims, in pieces of any size, with short and long metadata.
