@@ -114,8 +114,7 @@ pub(crate) struct Arguments {
         value_delimiter = ','
     )]
     pub(crate) s3_domain: Option<Vec<String>>,
-    /// Serve the website of the bucket that the first part of a host name below one of these domains names, as in photos.web.example.org
-    /// [default: none].
+    /// Serve the websites of buckets on hosts BUCKET.DOMAIN, as photos.web.example.org [default: none].
     #[arg(
         long,
         value_name = "DOMAIN,...",

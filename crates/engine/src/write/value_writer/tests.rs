@@ -277,7 +277,7 @@ fn a_value_that_is_too_long_or_in_too_many_runs_is_refused() {
     let refused = block_on(stream.write(&[1]));
     assert!(matches!(refused, Err(Error::Full { needed: 64, .. })), "{refused:?}");
     drop(stream);
-    assert_eq!(store.0.space.allocator().free_blocks(), free, "what was taken is back");
+    assert_eq!(store.0.space.allocator().free_blocks(), free, "all blocks that it took are free again");
     assert!(block_on(store.get(&key, ByteRange::ALL)).unwrap().is_none());
 }
 
