@@ -1,7 +1,7 @@
 //! Buckets with a record: they survive openings and crashes, and no put is lost in a deleted one.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 
 use shoal_device::Device;
@@ -229,6 +229,44 @@ fn every_crash_of_a_bucket_recovers() {
     assert!(seen.iter().all(|count| *count > 3), "{seen:?}");
 }
 
+/// The order of a round's puts and its deletion: mostly a race. Every tenth round deletes first and every tenth one deletes
+/// last, because a loaded machine may decide each race in the same way.
+struct Turns {
+    round: usize,
+    writers: usize,
+    started: AtomicUsize,
+    ended: AtomicUsize,
+    deleted: AtomicBool,
+}
+
+impl Turns {
+    fn new(round: usize, writers: usize) -> Self {
+        let (started, ended) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        Self { round, writers, started, ended, deleted: AtomicBool::new(false) }
+    }
+
+    fn start_put(&self) {
+        self.started.fetch_add(1, Ordering::SeqCst);
+        while self.round % 10 == 0 && !self.deleted.load(Ordering::SeqCst) {
+            thread::yield_now();
+        }
+    }
+
+    fn end_put(&self) {
+        self.ended.fetch_add(1, Ordering::SeqCst);
+    }
+
+    fn delete<T>(&self, deletion: impl FnOnce() -> T) -> T {
+        let awaited = if self.round % 10 == 1 { &self.ended } else { &self.started };
+        while awaited.load(Ordering::SeqCst) < self.writers {
+            thread::yield_now();
+        }
+        let result = deletion();
+        self.deleted.store(true, Ordering::SeqCst);
+        result
+    }
+}
+
 /// Puts race with the deletion of their bucket: if it is deleted, none of them was stored.
 #[test]
 fn no_put_is_lost_in_a_deleted_bucket() {
@@ -239,16 +277,18 @@ fn no_put_is_lost_in_a_deleted_bucket() {
     let (mut deleted, mut kept) = (0, 0);
     for round in 0..ROUNDS {
         let state = store.create_bucket("photos", BucketConfig::default()).unwrap().state;
-        let (stored, started) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        let (stored, turns) = (AtomicUsize::new(0), Turns::new(round, 2));
         let result = thread::scope(|scope| {
             for thread in 0..2 {
-                let (store, state, stored, started) = (&store, &state, &stored, &started);
+                let (store, state, stored, turns) = (&store, &state, &stored, &turns);
                 scope.spawn(move || {
-                    started.fetch_add(1, Ordering::SeqCst);
+                    turns.start_put();
                     for _ in 0..round % 7 * (100 + 50 * thread) {
                         std::hint::spin_loop();
                     }
-                    match put(store, state) {
+                    let result = put(store, state);
+                    turns.end_put();
+                    match result {
                         Ok(()) => _ = stored.fetch_add(1, Ordering::SeqCst),
                         Err(error) => {
                             assert!(matches!(error, Error::NoBucket(_) | Error::Busy(_)), "{error}")
@@ -256,10 +296,7 @@ fn no_put_is_lost_in_a_deleted_bucket() {
                     }
                 });
             }
-            while started.load(Ordering::SeqCst) < 2 {
-                thread::yield_now();
-            }
-            store.delete_bucket("photos")
+            turns.delete(|| store.delete_bucket("photos"))
         });
         let request = ListRequest { bucket: "photos".into(), ..ListRequest::default() };
         let has_objects = !block_on(store.list(&request)).unwrap().entries.is_empty();
@@ -296,17 +333,16 @@ fn a_put_of_another_frontend_is_before_or_after_the_deletion() {
     let mut seen = [0; 3];
     for round in 0..ROUNDS {
         store.create_bucket("photos", BucketConfig::default()).unwrap();
-        let (key, started) = (in_bucket("photos"), AtomicUsize::new(0));
+        let (key, turns) = (in_bucket("photos"), Turns::new(round, 1));
         let (deleted, stored) = thread::scope(|scope| {
             let writer = scope.spawn(|| {
-                started.store(1, Ordering::SeqCst);
+                turns.start_put();
                 (0..round % 8 * 100).for_each(|_| std::hint::spin_loop());
-                block_on(store.put(&key, vec![7].into(), PutOptions::default()))
+                let stored = block_on(store.put(&key, vec![7].into(), PutOptions::default()));
+                turns.end_put();
+                stored
             });
-            while started.load(Ordering::SeqCst) < 1 {
-                thread::yield_now();
-            }
-            (store.delete_bucket("photos"), writer.join().unwrap())
+            (turns.delete(|| store.delete_bucket("photos")), writer.join().unwrap())
         });
         let exists = block_on(store.head(&key)).unwrap().is_some();
         let has_record = store.bucket("photos").unwrap().is_some();
