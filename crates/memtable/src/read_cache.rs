@@ -8,9 +8,7 @@
 //! 2. A value is cached with the count from before its lookup, and only if no record of the key was in flight. It is
 //!    valid while the count is the same and its deadline has not passed.
 //!
-//! A value is cached at its second miss, so that a walk over many keys does not displace the values that are read often. If its
-//! leaf is in the pool, at its third, and these must follow soon: a place in memory is slower to reach than a leaf that is as warm,
-//! except for a set of values that the processor's caches hold.
+//! A value is cached at its second miss, so that a walk over many keys does not displace the values that are read often.
 //!
 //! Readers take no lock. Each set has a sequence number, which is odd while a value is written: a reader copies a value and
 //! uses it only if the number was even before and is the same after (a seqlock: Boehm, "Can seqlocks get along with
@@ -36,9 +34,6 @@ pub const KEPT_BYTES_MAX: usize = (PLACE_WORDS - ATTRIBUTE_WORDS) * 8;
 const WAYS: usize = 8;
 /// Keys of a set that missed lately and are not cached: another miss of one of them caches its value.
 const MISSED_MAX: usize = 4;
-/// Keys that were read from a cached leaf lately: about this number of other keys may come between two such reads of a key that is
-/// cached. Their places are about as large as the processor's second cache.
-const RECENT: usize = 4_096;
 /// The number of sets is at most two to this power: the bits of a hash that select one.
 const SET_BITS: u32 = 18;
 /// No deadline.
@@ -184,15 +179,10 @@ impl Set {
         ((is_whole || injected(Bug::TornReadCache)) && value.key() == key).then_some(value)
     }
 
-    /// Returns true if the key of this tag missed shortly before: it is read often.
-    fn has_missed(&self, tag: u32) -> bool {
-        self.missed.iter().any(|missed| missed.load(Ordering::Relaxed) == tag)
-    }
-
     /// Notes a miss; returns true if the key of this tag missed shortly before. Two threads may disturb each other here, and then a value is
     /// cached a miss sooner or later.
     fn missed_again(&self, tag: u32) -> bool {
-        if self.has_missed(tag) {
+        if self.missed.iter().any(|missed| missed.load(Ordering::Relaxed) == tag) {
             return true;
         }
         let next = self.missed_next.fetch_add(1, Ordering::Relaxed) as usize % MISSED_MAX;
@@ -226,20 +216,13 @@ fn tag_of(hash: u64) -> u32 {
 }
 
 /// See the top of the file.
-pub struct ReadCache {
-    sets: Box<[Set]>,
-    /// The tags of keys that were read from cached leaves; the lowest bit is set after the second read.
-    recent: Box<[AtomicU32]>,
-}
+pub struct ReadCache(Box<[Set]>);
 
 impl ReadCache {
     /// A cache of at most about `bytes` bytes, at least one set.
     pub fn new(bytes: usize) -> Self {
         let sets = (bytes / (PLACE_BYTES * WAYS + size_of::<Set>())).clamp(1, 1 << SET_BITS);
-        Self {
-            sets: (0..sets).map(|_| Set::default()).collect(),
-            recent: (0..RECENT.min(sets * WAYS)).map(|_| AtomicU32::default()).collect(),
-        }
+        Self((0..sets).map(|_| Set::default()).collect())
     }
 
     /// The two sets of a key. The first is selected by bits of the hash that neither the tag nor the write count uses.
@@ -247,7 +230,7 @@ impl ReadCache {
         let mixed = (hash >> 32).wrapping_mul(0x9E37_79B9);
         [hash, mixed].map(|bits| {
             let bits = (bits >> (32 - SET_BITS)) as usize % (1 << SET_BITS);
-            &self.sets[(bits * self.sets.len()) >> SET_BITS]
+            &self.0[(bits * self.0.len()) >> SET_BITS]
         })
     }
 
@@ -258,23 +241,7 @@ impl ReadCache {
         self.sets_of(hash).into_iter().find_map(|set| set.find(tag, key))
     }
 
-    /// Notes a miss of a key whose leaf is in the pool. Returns true if its leaf was read from the device shortly before, or at the third
-    /// miss if no other key of its slot was read meanwhile: at the second one, a few percent of a large set of keys would enter.
-    #[inline]
-    pub fn missed_soon_again(&self, hash: u64) -> bool {
-        let tag = tag_of(hash);
-        if self.sets_of(hash)[0].has_missed(tag) {
-            return true;
-        }
-        let (slot, once) = (&self.recent[((hash & 0xFFFF) as usize * self.recent.len()) >> 16], tag & !1);
-        let noted = slot.load(Ordering::Relaxed);
-        if noted != tag {
-            slot.store(if noted == once { tag } else { once }, Ordering::Relaxed);
-        }
-        noted == tag
-    }
-
-    /// Notes a miss of a key whose leaf was read from the device. Returns true if the key missed shortly before.
+    /// Notes a miss of a key. Returns true if the key missed shortly before.
     #[inline]
     pub fn missed_again(&self, hash: u64) -> bool {
         self.sets_of(hash)[0].missed_again(tag_of(hash))
@@ -313,18 +280,17 @@ mod tests {
     use super::*;
     use crate::hash_of;
 
-    /// Keys that are read in turn, as in a walk that is repeated, miss soon again only if they are few.
+    /// A key misses again unless many others miss in between: a walk over all keys caches almost nothing, even if it is repeated.
     #[test]
-    fn only_a_small_set_of_keys_misses_soon_again() {
-        let missed_soon = |keys: u64| {
+    fn a_repeated_walk_rarely_misses_again() {
+        let percent_again = |keys: u64| {
             let cache = ReadCache::new(16 << 20);
-            let round = || (0..keys).filter(|at| cache.missed_soon_again(hash_of(&at.to_le_bytes()))).count();
-            (round() + round(), round() * 100 / keys as usize)
+            let again = || (0..keys).filter(|at| cache.missed_again(hash_of(&at.to_le_bytes()))).count() as u64;
+            assert_eq!(again(), 0, "the first misses of {keys} keys");
+            again() * 100 / keys
         };
-        let (early, percent) = missed_soon(1_000);
-        assert!(early == 0 && percent > 60, "{early}, {percent} %");
-        let (early, percent) = missed_soon(100_000);
-        assert!(early == 0 && percent == 0, "{early}, {percent} %");
+        let (few, many) = (percent_again(10_000), percent_again(1_000_000));
+        assert!(few > 80 && many == 0, "{few} % of few, {many} % of many");
     }
 
     /// Threads that write and read the places of one set never read a value that is mixed of two.

@@ -294,7 +294,7 @@ impl Inner {
             if let Some(found) = found
                 && found.is_settled
                 && ReadCache::fits(key.encoded().len(), found.value().len())
-                && (cached.is_some() || self.read_cache.missed_soon_again(hash))
+                && (cached.is_some() || self.read_cache.missed_again(hash))
             {
                 self.read_cache.put(hash, key.encoded(), found.version, &found.entry, count);
             }

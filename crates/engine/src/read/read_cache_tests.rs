@@ -41,10 +41,9 @@ fn is_cached(store: &Store, name: &str) -> bool {
 }
 
 #[test]
-fn a_value_is_cached_from_the_third_time_on_and_until_it_is_written() {
+fn a_value_is_cached_from_the_second_get_until_it_is_written() {
     let store = store(Environment::default());
     put(&store, "a", b"one", PutOptions::default());
-    assert_eq!((shown(&store, "a"), is_cached(&store, "a")), (Some(b"one".to_vec()), false));
     assert_eq!((shown(&store, "a"), is_cached(&store, "a")), (Some(b"one".to_vec()), false));
     assert_eq!((shown(&store, "a"), is_cached(&store, "a")), (Some(b"one".to_vec()), true));
     // The value's place does not matter.
@@ -59,7 +58,7 @@ fn a_value_is_cached_from_the_third_time_on_and_until_it_is_written() {
     put(&store, "a", &[7; KEPT_BYTES_MAX], PutOptions::default());
     assert_eq!(shown(&store, "a"), Some(vec![7; KEPT_BYTES_MAX]));
     assert!(!is_cached(&store, "a"), "too long");
-    assert_eq!(store.0.counters.gets.load(Ordering::Relaxed), 7);
+    assert_eq!(store.0.counters.gets.load(Ordering::Relaxed), 6);
 }
 
 /// The cache, a record and a leaf return the same information about an object; an object with metadata is not
