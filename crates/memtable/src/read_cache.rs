@@ -285,7 +285,8 @@ mod tests {
     fn a_repeated_walk_rarely_misses_again() {
         let percent_again = |keys: u64| {
             let cache = ReadCache::new(16 << 20);
-            let again = || (0..keys).filter(|at| cache.missed_again(hash_of(&at.to_le_bytes()))).count() as u64;
+            let again =
+                || (0..keys).filter(|at| cache.missed_again(hash_of(&at.to_le_bytes()))).count() as u64;
             assert_eq!(again(), 0, "the first misses of {keys} keys");
             again() * 100 / keys
         };

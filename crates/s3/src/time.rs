@@ -89,10 +89,13 @@ pub fn http_date_of(seconds: u64) -> String {
     httpdate::fmt_http_date(UNIX_EPOCH + Duration::from_secs(seconds.min(LAST_S)))
 }
 
-/// The seconds of an HTTP date in any of its three forms.
+/// The seconds of an HTTP date in any of its three forms. The zone may be `-0000` or `+0000` instead of `GMT` (RFC 5322): boto3
+/// signs such a `Date` if its caller sets the header.
 #[must_use]
 pub fn parse_http_date(text: &str) -> Option<u64> {
-    let moment = httpdate::parse_http_date(text).ok()?;
+    let numeric = text.strip_suffix(" -0000").or_else(|| text.strip_suffix(" +0000"));
+    let in_gmt = numeric.map(|date| format!("{date} GMT"));
+    let moment = httpdate::parse_http_date(in_gmt.as_deref().unwrap_or(text)).ok()?;
     moment.duration_since(UNIX_EPOCH).ok().map(|since| since.as_secs())
 }
 
@@ -159,9 +162,13 @@ mod tests {
             assert_eq!(parse_iso(text), Some(MAY_24), "{text}");
         }
         assert_eq!(parse_basic("20130524T000000Z"), Some(MAY_24));
-        for text in
-            ["Fri, 24 May 2013 00:00:00 GMT", "Friday, 24-May-13 00:00:00 GMT", "Fri May 24 00:00:00 2013"]
-        {
+        for text in [
+            "Fri, 24 May 2013 00:00:00 GMT",
+            "Friday, 24-May-13 00:00:00 GMT",
+            "Fri May 24 00:00:00 2013",
+            "Fri, 24 May 2013 00:00:00 -0000",
+            "Fri, 24 May 2013 00:00:00 +0000",
+        ] {
             assert_eq!(parse_http_date(text), Some(MAY_24), "{text}");
         }
         assert_eq!(iso_of(u64::MAX), "2554-07-21T23:34:33.709Z");
@@ -183,6 +190,7 @@ mod tests {
             ["2013-05-24 00:00:00+00:00", "2013-05-24T00:00:00", "2013-05-24T00:00:00.Z", "2013-5-24", "é"]
         {
             assert_eq!(parse_iso(text), None, "{text}");
+            assert_eq!(parse_http_date(text), None, "{text}");
         }
         assert_eq!(parse_basic("20240229T000000Z"), Some(1_709_164_800));
     }
