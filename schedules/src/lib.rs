@@ -17,6 +17,7 @@ mod common;
 
 mod commit;
 mod pages;
+mod read_cache;
 mod readers;
 mod sessions;
 

@@ -25,7 +25,6 @@ const HANGS_AFTER: Duration = Duration::from_secs(600);
 const STORE: &str = "store";
 const UNITS: &str = "shoal_engine";
 const TREE: &str = "shoal_tree";
-const MEMTABLE: &str = "shoal_memtable";
 const TABLETS: &str = "shoal_tablets";
 const SCHEDULES: &str = "shoal_schedules";
 
@@ -87,7 +86,7 @@ const HUNTS: &[Hunt] = &[
     ("IdentityIgnored", STORE, "identity::reused_block_never_serves_old_value"),
     ("ConditionsForgetFrozen", SCHEDULES, "sessions::conditions_let_one_through"),
     ("InFlightServed", SCHEDULES, "readers::value_seen_by_reader_survives_crash"),
-    ("TornReadCache", MEMTABLE, "read_cache::tests::no_cached_value_is_torn"),
+    ("TornReadCache", SCHEDULES, "read_cache::no_cached_value_is_torn"),
     ("FrozenNotRead", SCHEDULES, "readers::operations_on_a_key_are_linearizable"),
     ("OutcomesForgotten", STORE, "write_batches::repeated_write_after_crash_is_applied_once"),
     ("ReaperUnconditional", STORE, "updating::the_reaper_gives_space_back"),
@@ -248,7 +247,7 @@ fn build(targets: &[&str]) -> Result<Vec<(String, PathBuf)>> {
     for &target in targets {
         match target {
             UNITS => _ = of_engine.arg("--lib"),
-            TREE | MEMTABLE | TABLETS => {
+            TREE | TABLETS => {
                 let mut command = cargo();
                 super::lab::of_crates_below(&mut command)?;
                 commands.push(command);
@@ -261,7 +260,7 @@ fn build(targets: &[&str]) -> Result<Vec<(String, PathBuf)>> {
             _ => _ = of_engine.args(["--test", target]),
         }
     }
-    if targets.iter().any(|&target| ![TREE, MEMTABLE, TABLETS, SCHEDULES].contains(&target)) {
+    if targets.iter().any(|&target| ![TREE, TABLETS, SCHEDULES].contains(&target)) {
         commands.push(of_engine);
     }
     let mut binaries = Vec::new();
@@ -361,7 +360,6 @@ mod tests {
             (STORE, "crates/engine/tests/store"),
             (UNITS, "crates/engine/src"),
             (TREE, "crates/tree/src"),
-            (MEMTABLE, "crates/memtable/src"),
             (TABLETS, "crates/tablets/src"),
             (SCHEDULES, "schedules/src"),
         ];
