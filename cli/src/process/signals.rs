@@ -9,6 +9,11 @@ use crate::logging;
 
 /// Calls `stop` at the first signal, and exits the program at the second.
 pub(crate) fn stop_in_order(stop: impl FnOnce() + Send + 'static) -> anyhow::Result<()> {
+    stop_boxed(Box::new(stop))
+}
+
+/// Not generic: tokio's code for a task is long.
+fn stop_boxed(stop: Box<dyn FnOnce() + Send>) -> anyhow::Result<()> {
     let listen = |kind| signal(kind).context("cannot listen for signals");
     let (mut interrupt, mut terminate) = (listen(SignalKind::interrupt())?, listen(SignalKind::terminate())?);
     tokio::spawn(async move {

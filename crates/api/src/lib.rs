@@ -4,6 +4,7 @@
 //! Nothing here does I/O or decides anything. The rules that a schema cannot express are in `docs/format/grpc.md`.
 
 mod awake;
+mod codec;
 mod failure;
 pub mod fields;
 mod limits;
@@ -25,6 +26,7 @@ pub mod key_value {
 }
 
 pub use awake::{AwakeSleep, within};
+pub use codec::{BytesCodec, Encodes, OutgoingMessage, decode};
 pub use failure::{Code, Described};
 pub use limits::*;
 pub use method::{Bidirectional, ClientStreaming, Method, ServerStreaming, Unary};

@@ -3,23 +3,24 @@
 //!
 //! Several HTTP/2 connections are used in turn. A broken connection fails the calls on it and is reopened by the next one.
 
+use std::future::ready;
+use std::marker::PhantomData;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use bytes::{Buf, BufMut, Bytes};
-use futures_util::Stream;
+use bytes::Bytes;
+use futures_util::stream::BoxStream;
+use futures_util::{Stream, StreamExt, stream};
 use http::uri::PathAndQuery;
 use shoal_api::{
-    Bidirectional, ClientStreaming, MESSAGE_BYTES_MAX, Method, SEQUENCE_HEADER, SESSION_HEADER,
-    ServerStreaming, Unary, within,
+    Bidirectional, BytesCodec, ClientStreaming, MESSAGE_BYTES_MAX, Method, OutgoingMessage, SEQUENCE_HEADER,
+    SESSION_HEADER, ServerStreaming, Unary, decode, within,
 };
 use tonic::client::Grpc;
-use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
 use tonic::metadata::{Ascii, MetadataValue};
 use tonic::transport::{self, Channel, ClientTlsConfig, Endpoint};
 use tonic::{Request, Status, Streaming};
-use tonic_prost::ProstCodec;
 
 use crate::connector::{Progress, counting};
 use crate::error::{Error, Result, innermost, silent};
@@ -112,13 +113,8 @@ impl Transport {
 
     /// As [`Self::call`]; the answer is as it is on the wire.
     pub(crate) async fn call_for_bytes<M: Unary>(&self, request: &M::Request) -> Result<Bytes, Failed> {
-        let request = self.request(prost::Message::encode_to_vec(request).into());
-        let mut grpc = self.grpc();
-        let answer = async {
-            self.ready(&mut grpc).await?;
-            grpc.unary(request, path::<M>(), Written).await.map_err(|status| self.failed(&status))
-        };
-        Ok(self.within(answer).await?.into_inner())
+        let request = OutgoingMessage::Encoded(prost::Message::encode_to_vec(request).into());
+        self.unary(self.request(request), path::<M>()).await
     }
 
     /// As [`Self::call`] for a write; with an id, the server does it once.
@@ -127,16 +123,20 @@ impl Transport {
         id: Option<RequestId>,
         request: M::Request,
     ) -> Result<M::Response, Failed> {
-        let mut request = self.request(request);
+        let mut request = self.request(OutgoingMessage::of(request));
         if let Some(RequestId { session, sequence }) = id {
             let metadata = request.metadata_mut();
             metadata.insert(SESSION_HEADER, session.into());
             metadata.insert(SEQUENCE_HEADER, sequence.into());
         }
+        self.decoded(self.unary(request, path::<M>()).await?)
+    }
+
+    async fn unary(&self, request: Request<OutgoingMessage>, path: PathAndQuery) -> Result<Bytes, Failed> {
         let mut grpc = self.grpc();
         let answer = async {
             self.ready(&mut grpc).await?;
-            grpc.unary(request, path::<M>(), codec::<M>()).await.map_err(|status| self.failed(&status))
+            grpc.unary(request, path, BytesCodec).await.map_err(|status| self.failed(&status))
         };
         Ok(self.within(answer).await?.into_inner())
     }
@@ -149,20 +149,16 @@ impl Transport {
     ) -> Result<M::Response, Failed> {
         let mut grpc = self.grpc();
         self.ready(&mut grpc).await?;
-        let answer = grpc.client_streaming(self.request(parts), path::<M>(), codec::<M>()).await;
-        Ok(answer.map_err(|status| self.failed(&status))?.into_inner())
+        let request = self.request(parts.map(OutgoingMessage::of).boxed());
+        let answer = grpc.client_streaming(request, path::<M>(), BytesCodec).await;
+        self.decoded(answer.map_err(|status| self.failed(&status))?.into_inner())
     }
 
     /// One message to the server, a stream of messages back.
     pub(crate) async fn receive<M: ServerStreaming>(&self, request: M::Request) -> Result<Parts<M>, Failed> {
-        let mut grpc = self.grpc();
-        let answer = async {
-            self.ready(&mut grpc).await?;
-            grpc.server_streaming(self.request(request), path::<M>(), codec::<M>())
-                .await
-                .map_err(|status| self.failed(&status))
-        };
-        Ok(Parts(self.within(answer).await?.into_inner()))
+        let request = OutgoingMessage::of(request);
+        let messages = self.streaming(stream::once(ready(request)).boxed(), path::<M>()).await?;
+        Ok(Parts { messages, method: PhantomData })
     }
 
     /// Streams both ways: the messages of the answer. The callers write and read messages themselves.
@@ -170,13 +166,29 @@ impl Transport {
         &self,
         parts: impl Stream<Item = Bytes> + Send + 'static,
     ) -> Result<Streaming<Bytes>, Failed> {
+        self.streaming(parts.map(OutgoingMessage::Encoded).boxed(), path::<M>()).await
+    }
+
+    async fn streaming(
+        &self,
+        parts: BoxStream<'static, OutgoingMessage>,
+        path: PathAndQuery,
+    ) -> Result<Streaming<Bytes>, Failed> {
         let mut grpc = self.grpc();
         let answer = async {
             self.ready(&mut grpc).await?;
-            let answer = grpc.streaming(self.request(parts), path::<M>(), Written).await;
+            let answer = grpc.streaming(self.request(parts), path, BytesCodec).await;
             answer.map_err(|status| self.failed(&status))
         };
         Ok(self.within(answer).await?.into_inner())
+    }
+
+    fn decoded<T: prost::Message + Default>(&self, message: Bytes) -> Result<T, Failed> {
+        decode(message).map_err(|status| self.failed(&status))
+    }
+
+    async fn next_of(&self, messages: &mut Streaming<Bytes>) -> Result<Option<Bytes>, Failed> {
+        self.within(async { messages.message().await.map_err(|status| self.failed(&status)) }).await
     }
 
     /// The longest silence of the server.
@@ -242,12 +254,15 @@ impl Transport {
 }
 
 /// The messages of an answer that is a stream.
-pub(crate) struct Parts<M: ServerStreaming>(Streaming<M::Response>);
+pub(crate) struct Parts<M> {
+    messages: Streaming<Bytes>,
+    method: PhantomData<M>,
+}
 
 impl<M: ServerStreaming> Parts<M> {
     /// The next message; `None` at the end.
     pub(crate) async fn next(&mut self, transport: &Transport) -> Result<Option<M::Response>, Failed> {
-        transport.within(async { self.0.message().await.map_err(|status| transport.failed(&status)) }).await
+        transport.next_of(&mut self.messages).await?.map(|message| transport.decoded(message)).transpose()
     }
 }
 
@@ -274,47 +289,4 @@ fn authorization(token: &Secret) -> Result<MetadataValue<Ascii>> {
 
 fn path<M: Method>() -> PathAndQuery {
     PathAndQuery::from_static(M::PATH)
-}
-
-fn codec<M: Method>() -> ProstCodec<M::Request, M::Response> {
-    ProstCodec::default()
-}
-
-/// Messages as they are on the wire.
-#[derive(Clone, Copy)]
-struct Written;
-
-impl Codec for Written {
-    type Encode = Bytes;
-    type Decode = Bytes;
-    type Encoder = Self;
-    type Decoder = Self;
-
-    fn encoder(&mut self) -> Self {
-        Self
-    }
-
-    fn decoder(&mut self) -> Self {
-        Self
-    }
-}
-
-impl Encoder for Written {
-    type Item = Bytes;
-    type Error = Status;
-
-    fn encode(&mut self, message: Bytes, target: &mut EncodeBuf<'_>) -> Result<(), Status> {
-        target.put(message);
-        Ok(())
-    }
-}
-
-impl Decoder for Written {
-    type Item = Bytes;
-    type Error = Status;
-
-    fn decode(&mut self, source: &mut DecodeBuf<'_>) -> Result<Option<Bytes>, Status> {
-        // Nothing is copied here: the message is in one piece.
-        Ok(Some(source.copy_to_bytes(source.remaining())))
-    }
 }

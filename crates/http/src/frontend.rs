@@ -13,7 +13,7 @@ use tokio::time::sleep;
 
 use crate::admission::{AdmittedConnection, Leaves};
 use crate::connection;
-use crate::serve::{FrontendParts, HttpProtocol};
+use crate::serve::FrontendParts;
 
 /// Pause after a failed accept: if file descriptors have run out, the next one fails at once.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
@@ -22,16 +22,16 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 const EVICTED_FOR_FILES: usize = 64;
 
 /// A frontend that serves a protocol over HTTP.
-pub struct Frontend<S> {
-    parts: Arc<FrontendParts<S>>,
+pub struct Frontend {
+    parts: Arc<FrontendParts>,
     tasks: JoinSet<()>,
     changes: watch::Receiver<()>,
 }
 
-impl<S: HttpProtocol> Frontend<S> {
+impl Frontend {
     /// A frontend without connections.
     #[must_use]
-    pub fn new(parts: FrontendParts<S>) -> Self {
+    pub fn new(parts: FrontendParts) -> Self {
         let changes = parts.security.changes();
         Self { parts: Arc::new(parts), tasks: JoinSet::new(), changes }
     }
@@ -75,12 +75,7 @@ impl<S: HttpProtocol> Frontend<S> {
 }
 
 /// Serves a new connection as one of `tasks`.
-fn add<S: HttpProtocol>(
-    parts: &Arc<FrontendParts<S>>,
-    tasks: &mut JoinSet<()>,
-    stream: TcpStream,
-    peer: SocketAddr,
-) {
+fn add(parts: &Arc<FrontendParts>, tasks: &mut JoinSet<()>, stream: TcpStream, peer: SocketAddr) {
     while tasks.try_join_next().is_some() {}
     let FrontendParts { capacity, limits, security, .. } = &**parts;
     let admitted =

@@ -35,5 +35,5 @@ pub use flow::{
 };
 pub use frontend::Frontend;
 pub use limits::{Http1Limits, ServerLimits};
-pub use serve::{FrontendParts, HttpProtocol, Peer, Waiters};
+pub use serve::{AnswerBody, FrontendParts, HttpAnswer, HttpProtocol, Peer, Waiters, boxed_answer};
 pub use timing::Timer;

@@ -4,7 +4,11 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use http_body::Body;
+use http_body_util::BodyExt;
+use http_body_util::combinators::UnsyncBoxBody;
 use hyper::body::Incoming;
+use shoal_base::task::Boxed;
+use shoal_buffer::Buffer;
 use shoal_frontend::Security;
 use shoal_metrics::FrontendMetrics;
 use tokio::sync::watch;
@@ -24,28 +28,39 @@ pub enum Waiters {
     Several,
 }
 
-/// A protocol over HTTP: it answers the requests of all connections.
-pub trait HttpProtocol: Send + Sync + 'static {
-    /// The body of an answer.
-    type Body: Body<Data: Send, Error: Into<Box<dyn std::error::Error + Send + Sync>>>
-        + Send
-        + Unpin
-        + 'static;
+/// The body of an answer of any protocol.
+pub type AnswerBody = UnsyncBoxBody<Box<Buffer>, Box<dyn std::error::Error + Send + Sync>>;
 
+/// The answer to a request of any protocol.
+pub type HttpAnswer = http::Response<AnswerBody>;
+
+/// `answer` with its body on the heap.
+pub fn boxed_answer<B>(answer: http::Response<B>) -> HttpAnswer
+where
+    B: Body<Data = Box<Buffer>, Error: Into<Box<dyn std::error::Error + Send + Sync>>> + Send + 'static,
+{
+    answer.map(|body| body.map_err(Into::into).boxed_unsync())
+}
+
+/// A protocol over HTTP: it answers the requests of all connections.
+///
+/// Connections use it as a trait object, with one type of futures and one of bodies: so HTTP, whose code is long, is compiled once for all
+/// protocols.
+pub trait HttpProtocol: Send + Sync + 'static {
     /// Answers `request` of `peer`, on the connection of `flow`. The memory of the request and its answer is counted by a permit of `flow`.
-    fn serve(
-        &self,
-        peer: &Peer,
+    fn serve<'a>(
+        &'a self,
+        peer: &'a Peer,
         flow: Arc<ConnectionFlow>,
         request: http::Request<Incoming>,
-    ) -> impl Future<Output = http::Response<Self::Body>> + Send;
+    ) -> Boxed<'a, HttpAnswer>;
 
     /// Runs `work`, which polls requests of one connection on this thread. The writes that they queue may reach the device together; if one
     /// client waits, this thread may write them itself.
-    fn turn(&self, work: impl FnOnce() -> Waiters);
+    fn turn(&self, work: &mut dyn FnMut() -> Waiters);
 
     /// Runs `work`, which polls requests again after such a write. The writes that they queue may reach the device together.
-    fn gather<T>(&self, work: impl FnOnce() -> T) -> T;
+    fn gather(&self, work: &mut dyn FnMut());
 }
 
 /// The other end of a connection.
@@ -68,9 +83,9 @@ impl Peer {
 }
 
 /// The parts of a frontend that all its connections use.
-pub struct FrontendParts<S> {
+pub struct FrontendParts {
     /// Answers the requests.
-    pub protocol: Arc<S>,
+    pub protocol: Arc<dyn HttpProtocol>,
     /// The connections and the memory that it may take, which other frontends may share.
     pub capacity: Arc<Capacity>,
     /// TLS, and whether callers have to show credentials.

@@ -6,10 +6,11 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use bytes::Bytes;
 use http::StatusCode;
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
+use shoal_base::task::Boxed;
+use shoal_buffer::Buffer;
 use shoal_engine::Store;
 use shoal_frontend::{Listeners, MinRate, Security, listen};
 use shoal_metrics::Metrics;
@@ -20,7 +21,7 @@ use crate::capacity::Capacity;
 use crate::flow::{ConnectionFlow, MemoryPermit};
 use crate::frontend::Frontend;
 use crate::limits::ServerLimits;
-use crate::serve::{FrontendParts, HttpProtocol, Peer, Waiters};
+use crate::serve::{FrontendParts, HttpAnswer, HttpProtocol, Peer, Waiters, boxed_answer};
 
 /// Answers each request with its body, or with 503 if there is no memory for it. Reads nothing of requests of /refuse, and all of those
 /// of /collect before it answers.
@@ -35,15 +36,16 @@ pub(crate) struct Echo {
 pub(crate) struct Returned(Option<(WatchedBody, Arc<MemoryPermit>)>);
 
 impl Body for Returned {
-    type Data = Bytes;
+    type Data = Box<Buffer>;
     type Error = BodyError;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+    ) -> Poll<Option<Result<Frame<Box<Buffer>>, BodyError>>> {
         let Some((body, _)) = &mut self.0 else { return Poll::Ready(None) };
-        Pin::new(body).poll_frame(context)
+        let frame = Pin::new(body).poll_frame(context);
+        frame.map_ok(|frame| frame.map_data(|bytes| Box::new(bytes.into())))
     }
 
     fn is_end_stream(&self) -> bool {
@@ -62,11 +64,36 @@ fn answer(status: StatusCode) -> http::Response<Returned> {
 }
 
 impl HttpProtocol for Echo {
-    type Body = Returned;
+    fn serve<'a>(
+        &'a self,
+        _: &'a Peer,
+        flow: Arc<ConnectionFlow>,
+        request: http::Request<Incoming>,
+    ) -> Boxed<'a, HttpAnswer> {
+        Box::pin(async move { boxed_answer(self.answer(flow, request).await) })
+    }
 
-    async fn serve(
+    fn turn(&self, work: &mut dyn FnMut() -> Waiters) {
+        match &self.store {
+            Some(store) => store.turn(|| match work() {
+                Waiters::One => shoal_engine::Waiting::One,
+                Waiters::Several => shoal_engine::Waiting::Several,
+            }),
+            None => drop(work()),
+        }
+    }
+
+    fn gather(&self, work: &mut dyn FnMut()) {
+        match &self.store {
+            Some(store) => store.gather(work),
+            None => work(),
+        }
+    }
+}
+
+impl Echo {
+    async fn answer(
         &self,
-        _: &Peer,
         flow: Arc<ConnectionFlow>,
         request: http::Request<Incoming>,
     ) -> http::Response<Returned> {
@@ -84,23 +111,6 @@ impl HttpProtocol for Echo {
         match permit.grow(bytes as usize) {
             Ok(()) => http::Response::new(Returned(Some((body, permit)))),
             Err(_) => answer(StatusCode::SERVICE_UNAVAILABLE),
-        }
-    }
-
-    fn turn(&self, work: impl FnOnce() -> Waiters) {
-        match &self.store {
-            Some(store) => store.turn(|| match work() {
-                Waiters::One => shoal_engine::Waiting::One,
-                Waiters::Several => shoal_engine::Waiting::Several,
-            }),
-            None => drop(work()),
-        }
-    }
-
-    fn gather<T>(&self, work: impl FnOnce() -> T) -> T {
-        match &self.store {
-            Some(store) => store.gather(work),
-            None => work(),
         }
     }
 }

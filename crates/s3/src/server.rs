@@ -4,6 +4,7 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use shoal_base::task::Boxed;
 use shoal_engine::Store;
 use shoal_frontend::{ListenError, Listeners, listen_on_all};
 use shoal_http::{Capacity, Frontend, FrontendParts};
@@ -72,11 +73,29 @@ impl S3Server {
     ///
     /// # Errors
     /// [`S3ServeError::Buckets`].
-    pub async fn run(
+    pub fn run<'a>(
         self,
         store: Store,
         capacity: Arc<Capacity>,
-        shutdown: impl Future<Output = ()> + Send,
+        shutdown: impl Future<Output = ()> + Send + 'a,
+    ) -> Boxed<'a, Result<(), S3ServeError>> {
+        self.run_until(store, capacity, Box::pin(shutdown))
+    }
+
+    fn run_until(
+        self,
+        store: Store,
+        capacity: Arc<Capacity>,
+        shutdown: Boxed<'_, ()>,
+    ) -> Boxed<'_, Result<(), S3ServeError>> {
+        Box::pin(self.serve(store, capacity, shutdown))
+    }
+
+    async fn serve(
+        self,
+        store: Store,
+        capacity: Arc<Capacity>,
+        shutdown: Boxed<'_, ()>,
     ) -> Result<(), S3ServeError> {
         let Self { listeners, options } = self;
         let drain = watch::Sender::new(false);

@@ -8,12 +8,12 @@ use hyper::body::Incoming;
 use shoal_base::task::Boxed;
 use shoal_engine::{Store, check_bucket};
 use shoal_frontend::{ListenError, Listeners, listen_on_all};
-use shoal_http::{Capacity, ConnectionFlow, Frontend, FrontendParts, HttpProtocol, Peer, Waiters};
+use shoal_http::{
+    Capacity, ConnectionFlow, Frontend, FrontendParts, HttpAnswer, HttpProtocol, Peer, Waiters, boxed_answer,
+};
 use tokio::sync::{Semaphore, watch};
 
-use crate::answer::body::ResponseBody;
 use crate::auth::Gate;
-use crate::call::HttpResponse;
 use crate::dispatch::Dispatch;
 use crate::dispatch::standard::Standard;
 use crate::dispatch::web::Origins;
@@ -130,7 +130,7 @@ impl Server {
         });
         capacity.report_to(dispatch.metrics.grpc());
         let mut frontend = Frontend::new(FrontendParts {
-            protocol: Arc::clone(&dispatch),
+            protocol: dispatch.clone(),
             capacity,
             security,
             metrics: Arc::clone(dispatch.metrics.grpc()),
@@ -160,25 +160,23 @@ async fn tell_health(dispatch: &Dispatch, store: &Store) {
 }
 
 impl HttpProtocol for Dispatch {
-    type Body = ResponseBody;
-
-    fn serve(
-        &self,
-        peer: &Peer,
+    fn serve<'a>(
+        &'a self,
+        peer: &'a Peer,
         flow: Arc<ConnectionFlow>,
         request: http::Request<Incoming>,
-    ) -> impl Future<Output = HttpResponse> + Send {
-        self.answer(peer, flow, request)
+    ) -> Boxed<'a, HttpAnswer> {
+        Box::pin(async { boxed_answer(self.answer(peer, flow, request).await) })
     }
 
-    fn turn(&self, work: impl FnOnce() -> Waiters) {
+    fn turn(&self, work: &mut dyn FnMut() -> Waiters) {
         self.gate.turn(|| match work() {
             Waiters::One => shoal_engine::Waiting::One,
             Waiters::Several => shoal_engine::Waiting::Several,
         });
     }
 
-    fn gather<T>(&self, work: impl FnOnce() -> T) -> T {
-        self.gate.gather(work)
+    fn gather(&self, work: &mut dyn FnMut()) {
+        self.gate.gather(work);
     }
 }

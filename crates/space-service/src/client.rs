@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::uri::PathAndQuery;
-use shoal_api::Unary;
+use shoal_api::{BytesCodec, OutgoingMessage, Unary, decode};
 use shoal_base::Run;
 use tokio::sync::Mutex;
 use tokio::task::JoinHandle;
@@ -17,7 +17,6 @@ use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 use tonic::client::Grpc;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Request};
-use tonic_prost::ProstCodec;
 
 use crate::state::Status;
 use crate::{MESSAGE_BYTES_MAX, runs_from, runs_into, v1};
@@ -312,8 +311,8 @@ async fn call<M: Unary>(
     let answer = async {
         grpc.ready().await.map_err(|error| Failure::Open(innermost(&error)))?;
         let path = PathAndQuery::from_static(M::PATH);
-        let codec = ProstCodec::<M::Request, M::Response>::default();
-        grpc.unary(Request::new(request), path, codec).await.map_err(|status| {
+        let answer = grpc.unary(Request::new(OutgoingMessage::of(request)), path, BytesCodec).await;
+        answer.and_then(|answer| decode(answer.into_inner())).map_err(|status| {
             let message = status.message().to_owned();
             match status.code() {
                 Code::Aborted => Failure::Known(ClientError::Fenced),
@@ -326,7 +325,7 @@ async fn call<M: Unary>(
         })
     };
     let silent = |_| Err(Failure::Open(format!("silent for {} s", longest.as_secs_f64())));
-    timeout(longest, answer).await.unwrap_or_else(silent).map(tonic::Response::into_inner)
+    timeout(longest, answer).await.unwrap_or_else(silent)
 }
 
 /// Renews the session until the owner refuses; otherwise runs for ever. The next renewal replaces one that hangs.

@@ -4,17 +4,17 @@
 //! operator declares that network trusted.
 
 use std::convert::Infallible;
-use std::future::{Ready, ready};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::future::Either;
+use bytes::Bytes;
 use hyper::body::Incoming;
 use hyper::server::conn::http2;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use shoal_api::{AwakeTimer, Method, Unary, within};
+use shoal_api::{AwakeTimer, BytesCodec, Method, OutgoingMessage, Unary, decode, within};
+use shoal_base::task::Boxed;
 use shoal_frontend::{ListenError, Listeners, listen_on_all};
 use tokio::net::TcpStream;
 use tokio::sync::{Semaphore, watch};
@@ -23,7 +23,6 @@ use tokio::time::{interval, sleep};
 use tonic::body::Body;
 use tonic::server::{Grpc, UnaryService};
 use tonic::{Request, Response, Status};
-use tonic_prost::ProstCodec;
 
 use crate::owner::{LATE_EVERY_MS, Owner};
 use crate::refusal::Refusal;
@@ -93,7 +92,15 @@ impl SpaceServer {
     }
 
     /// Serves `owner` until `shutdown` completes, and fences clients that were silent for too long. Waits for requests under way.
-    pub async fn run(self, owner: Owner, shutdown: impl Future<Output = ()>) {
+    pub fn run<'a>(self, owner: Owner, shutdown: impl Future<Output = ()> + Send + 'a) -> Boxed<'a, ()> {
+        self.run_until(owner, Box::pin(shutdown))
+    }
+
+    fn run_until(self, owner: Owner, shutdown: Boxed<'_, ()>) -> Boxed<'_, ()> {
+        Box::pin(self.serve(owner, shutdown))
+    }
+
+    async fn serve(self, owner: Owner, shutdown: Boxed<'_, ()>) {
         let drain = watch::Sender::new(false);
         let mut connections = JoinSet::new();
         tokio::select! {
@@ -185,31 +192,43 @@ async fn serve(stream: TcpStream, owner: Owner, mut drain: watch::Receiver<bool>
     }
 }
 
-/// The one table of routes, with [`act`].
+/// The answer to one request.
+type Answered = Result<Response<OutgoingMessage>, Status>;
+
+/// Answers the message of a request.
+type Handler = fn(Owner, Bytes) -> Boxed<'static, Answered>;
+
 async fn answer(owner: &Owner, request: http::Request<Incoming>) -> http::Response<Body> {
-    match request.uri().path() {
-        v1::Open::PATH => {
-            unary::<v1::Open, _>(request, async |open| {
+    let path = request.uri().path();
+    let Some(handler) = handler_of(path).or_else(|| handler_of_change(path)) else {
+        return Status::unimplemented(format!("there is no method {path}")).into_http();
+    };
+    let mut grpc = Grpc::new(BytesCodec).max_decoding_message_size(MESSAGE_BYTES_MAX);
+    grpc.unary(OneAnswer { handler, owner: owner.clone() }, request).await
+}
+
+/// The one table of routes, with [`handler_of_change`].
+fn handler_of(path: &str) -> Option<Handler> {
+    Some(match path {
+        v1::Open::PATH => |owner, message| {
+            unary::<v1::Open, _>(message, async move |open| {
                 let session = owner.begin(open.time_to_live_ms).await?;
                 let blocks = owner.status().blocks;
                 Ok(v1::OpenResponse { session, blocks, group_blocks: owner.group_blocks() })
             })
-            .await
-        }
-        v1::Renew::PATH => {
-            unary::<v1::Renew, _>(request, async |renew| {
+        },
+        v1::Renew::PATH => |owner, message| {
+            unary::<v1::Renew, _>(message, async move |renew| {
                 owner.renew(renew.session).map(|()| v1::RenewResponse {})
             })
-            .await
-        }
-        v1::Close::PATH => {
-            unary::<v1::Close, _>(request, async |close| {
+        },
+        v1::Close::PATH => |owner, message| {
+            unary::<v1::Close, _>(message, async move |close| {
                 owner.end(close.session).await.map(|()| v1::CloseResponse {})
             })
-            .await
-        }
-        v1::Status::PATH => {
-            unary::<v1::Status, _>(request, async |_| {
+        },
+        v1::Status::PATH => |owner, message| {
+            unary::<v1::Status, _>(message, async move |_| {
                 let status = owner.status();
                 Ok(v1::StatusResponse {
                     blocks: status.blocks,
@@ -220,17 +239,16 @@ async fn answer(owner: &Owner, request: http::Request<Incoming>) -> http::Respon
                     leases: status.leases,
                 })
             })
-            .await
-        }
-        _ => act(owner, request).await,
-    }
+        },
+        _ => return None,
+    })
 }
 
-/// Answers the methods that change the space of a session.
-async fn act(owner: &Owner, request: http::Request<Incoming>) -> http::Response<Body> {
-    match request.uri().path() {
-        v1::Allocate::PATH => {
-            unary::<v1::Allocate, _>(request, async |call| {
+/// The methods that change the space of a session.
+fn handler_of_change(path: &str) -> Option<Handler> {
+    Some(match path {
+        v1::Allocate::PATH => |owner, message| {
+            unary::<v1::Allocate, _>(message, async move |call| {
                 let action = SpaceCommand::Allocate { sizes: call.sizes, runs_max: call.runs_max as usize };
                 let values = match owner.act(call.session, call.sequence, action).await? {
                     SpaceReply::Values(values) => values,
@@ -239,17 +257,15 @@ async fn act(owner: &Owner, request: http::Request<Incoming>) -> http::Response<
                 let values = values.iter().map(|runs| v1::Value { runs: runs_into(runs) }).collect();
                 Ok(v1::AllocateResponse { values })
             })
-            .await
-        }
-        v1::Free::PATH => {
-            unary::<v1::Free, _>(request, async |call| {
+        },
+        v1::Free::PATH => |owner, message| {
+            unary::<v1::Free, _>(message, async move |call| {
                 let action = SpaceCommand::Free { runs: runs_from(call.runs) };
                 owner.act(call.session, call.sequence, action).await.map(|_| v1::FreeResponse {})
             })
-            .await
-        }
-        v1::Grant::PATH => {
-            unary::<v1::Grant, _>(request, async |call| {
+        },
+        v1::Grant::PATH => |owner, message| {
+            unary::<v1::Grant, _>(message, async move |call| {
                 let action = SpaceCommand::Grant { groups: call.groups as usize };
                 match owner.act(call.session, call.sequence, action).await? {
                     SpaceReply::Lease { lease, groups } => {
@@ -258,58 +274,50 @@ async fn act(owner: &Owner, request: http::Request<Incoming>) -> http::Response<
                     other => unreachable!("a grant was answered with {other:?}"),
                 }
             })
-            .await
-        }
-        v1::Commit::PATH => {
-            unary::<v1::Commit, _>(request, async |call| {
+        },
+        v1::Commit::PATH => |owner, message| {
+            unary::<v1::Commit, _>(message, async move |call| {
                 let (kept, freed) = (runs_from(call.kept), runs_from(call.freed));
                 let action = SpaceCommand::Commit { lease: call.lease, kept, freed };
                 owner.act(call.session, call.sequence, action).await.map(|_| v1::CommitResponse {})
             })
-            .await
-        }
-        v1::GiveBack::PATH => {
-            unary::<v1::GiveBack, _>(request, async |call| {
+        },
+        v1::GiveBack::PATH => |owner, message| {
+            unary::<v1::GiveBack, _>(message, async move |call| {
                 let action = SpaceCommand::GiveBack { lease: call.lease };
                 owner.act(call.session, call.sequence, action).await.map(|_| v1::GiveBackResponse {})
             })
-            .await
-        }
-        path => Status::unimplemented(format!("there is no method {path}")).into_http(),
-    }
+        },
+        _ => return None,
+    })
 }
 
-async fn unary<M: Unary, F>(
-    request: http::Request<Incoming>,
-    verb: impl FnOnce(M::Request) -> F,
-) -> http::Response<Body>
+fn unary<M: Unary, F>(
+    message: Bytes,
+    verb: impl FnOnce(M::Request) -> F + Send + 'static,
+) -> Boxed<'static, Answered>
 where
-    F: Future<Output = Result<M::Response, Refusal>>,
+    F: Future<Output = Result<M::Response, Refusal>> + Send,
 {
-    let answer = async |request: Request<M::Request>| {
-        let answer = verb(request.into_inner()).await;
-        answer.map(Response::new).map_err(|refusal| Status::from(&refusal))
-    };
-    let codec = ProstCodec::<M::Response, M::Request>::default();
-    let mut grpc = Grpc::new(codec).max_decoding_message_size(MESSAGE_BYTES_MAX);
-    grpc.unary(OneAnswer(Some(answer)), request).await
+    Box::pin(async {
+        let answer = verb(decode(message)?).await;
+        answer
+            .map(|answer| Response::new(OutgoingMessage::of(answer)))
+            .map_err(|refusal| Status::from(&refusal))
+    })
 }
 
-/// Adapts a function that answers one request to tonic's trait.
-struct OneAnswer<H>(Option<H>);
+/// Adapts a handler to tonic's trait.
+struct OneAnswer {
+    handler: Handler,
+    owner: Owner,
+}
 
-impl<H, F, R, A> UnaryService<R> for OneAnswer<H>
-where
-    H: FnOnce(Request<R>) -> F,
-    F: Future<Output = Result<Response<A>, Status>>,
-{
-    type Response = A;
-    type Future = Either<F, Ready<Result<Response<A>, Status>>>;
+impl UnaryService<Bytes> for OneAnswer {
+    type Response = OutgoingMessage;
+    type Future = Boxed<'static, Answered>;
 
-    fn call(&mut self, request: Request<R>) -> Self::Future {
-        match self.0.take() {
-            Some(handler) => Either::Left(handler(request)),
-            None => Either::Right(ready(Err(Status::internal("a request was answered twice")))),
-        }
+    fn call(&mut self, request: Request<Bytes>) -> Self::Future {
+        (self.handler)(self.owner.clone(), request.into_inner())
     }
 }

@@ -21,7 +21,7 @@ use tokio::task::yield_now;
 
 use crate::flow::ConnectionFlow;
 use crate::limits::{Http1Limits, ServerLimits};
-use crate::serve::{HttpProtocol, Peer};
+use crate::serve::{AnswerBody, HttpProtocol, Peer};
 
 /// Bytes that HTTP/1.1 reads at a time, headers included.
 const BUFFER_BYTES: usize = 64 << 10;
@@ -169,19 +169,19 @@ impl Heads {
 }
 
 /// The body of an answer, or nothing; the request is under way until it is dropped.
-pub(super) struct Answered<B> {
-    body: Option<B>,
+pub(super) struct Answered {
+    body: Option<AnswerBody>,
     _running: Running,
 }
 
-impl<B: Body + Unpin> Body for Answered<B> {
-    type Data = B::Data;
-    type Error = B::Error;
+impl Body for Answered {
+    type Data = <AnswerBody as Body>::Data;
+    type Error = <AnswerBody as Body>::Error;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
+    ) -> Poll<Option<Result<Frame<Self::Data>, Self::Error>>> {
         match &mut self.body {
             Some(body) => Pin::new(body).poll_frame(context),
             None => Poll::Ready(None),
@@ -212,13 +212,13 @@ fn refusal<B>(request: &Request<B>, limits: &Http1Limits) -> Option<StatusCode> 
 }
 
 /// Answers one request.
-pub(super) async fn answer<S: HttpProtocol>(
-    protocol: &S,
+pub(super) async fn answer(
+    protocol: &dyn HttpProtocol,
     peer: &Peer,
     flow: Arc<ConnectionFlow>,
     (progress, limits): (&Arc<Progress>, &Http1Limits),
     request: Request<Incoming>,
-) -> Response<Answered<S::Body>> {
+) -> Response<Answered> {
     let running = Running::start(progress);
     // The requests of a connection of HTTP/1.1 follow each other: each is a turn.
     flow.begin_turn();

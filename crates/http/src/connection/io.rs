@@ -11,6 +11,8 @@ use bytes::Bytes;
 use shoal_api::AwakeSleep;
 use shoal_metrics::FrontendMetrics;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+use tokio_rustls::server::TlsStream;
 
 use super::frame_time::Frames;
 use super::http1::{Due, Heads, TOO_LATE};
@@ -28,10 +30,74 @@ pub(super) enum Watched {
     },
 }
 
+/// The byte stream of a connection. One type for both kinds, so that HTTP is compiled once.
+pub(super) enum Socket {
+    Plain(TcpStream),
+    Tls(Box<TlsStream<TcpStream>>),
+}
+
+impl AsyncRead for Socket {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        target: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        match &mut *self {
+            Self::Plain(stream) => Pin::new(stream).poll_read(context, target),
+            Self::Tls(stream) => Pin::new(stream).poll_read(context, target),
+        }
+    }
+}
+
+impl AsyncWrite for Socket {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        match &mut *self {
+            Self::Plain(stream) => Pin::new(stream).poll_write(context, bytes),
+            Self::Tls(stream) => Pin::new(stream).poll_write(context, bytes),
+        }
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        slices: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        match &mut *self {
+            Self::Plain(stream) => Pin::new(stream).poll_write_vectored(context, slices),
+            Self::Tls(stream) => Pin::new(stream).poll_write_vectored(context, slices),
+        }
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        match self {
+            Self::Plain(stream) => stream.is_write_vectored(),
+            Self::Tls(stream) => stream.is_write_vectored(),
+        }
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match &mut *self {
+            Self::Plain(stream) => Pin::new(stream).poll_flush(context),
+            Self::Tls(stream) => Pin::new(stream).poll_flush(context),
+        }
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match &mut *self {
+            Self::Plain(stream) => Pin::new(stream).poll_shutdown(context),
+            Self::Tls(stream) => Pin::new(stream).poll_shutdown(context),
+        }
+    }
+}
+
 /// A stream whose first bytes were read already. It notes when the peer takes no more, and fails if headers stay incomplete.
-pub(super) struct Rewound<S> {
+pub(super) struct Rewound {
     greeting: Bytes,
-    stream: S,
+    stream: Socket,
     flow: Arc<ConnectionFlow>,
     watched: Watched,
     /// The own direction was closed.
@@ -40,11 +106,11 @@ pub(super) struct Rewound<S> {
     metrics: Arc<FrontendMetrics>,
 }
 
-impl<S> Rewound<S> {
+impl Rewound {
     /// `stream`, of which `greeting` was read.
     pub(super) fn new(
         greeting: Bytes,
-        stream: S,
+        stream: Socket,
         flow: Arc<ConnectionFlow>,
         watched: Watched,
         metrics: Arc<FrontendMetrics>,
@@ -90,7 +156,7 @@ fn too_late() -> io::Error {
     io::Error::new(io::ErrorKind::TimedOut, "its headers did not end in time")
 }
 
-impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for Rewound<S> {
+impl AsyncRead for Rewound {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -124,7 +190,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for Rewound<S> {
     }
 }
 
-impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Rewound<S> {
+impl AsyncWrite for Rewound {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,

@@ -1,7 +1,7 @@
 //! One connection: TLS if it is configured, HTTP on it, and the minimum rate of its peer.
 //!
 //! HTTP/2 and HTTP/1.1 share a port. The first bytes distinguish them. hyper parses HTTP; `tasks.rs` runs the requests of HTTP/2, and
-//! `http1.rs` those of HTTP/1.1, each of which is a call of [`HttpProtocol::serve`]. `io.rs` and `frame_time.rs` only watch the bytes.
+//! `http1.rs` those of HTTP/1.1, each of which is a call of [`serve`](crate::HttpProtocol::serve). `io.rs` and `frame_time.rs` only watch the bytes.
 
 mod frame_time;
 mod http1;
@@ -21,7 +21,7 @@ use hyper_util::rt::TokioIo;
 use shoal_api::{AwakeTimer, within};
 use shoal_base::awake_time;
 use shoal_frontend::{name_of, rest_of_life};
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
+use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until};
@@ -29,12 +29,12 @@ use tokio_rustls::TlsAcceptor;
 
 use self::frame_time::Frames;
 use self::http1::{Heads, Progress};
-use self::io::{Rewound, Watched};
+use self::io::{Rewound, Socket, Watched};
 use self::tasks::{Cork, Spawner, WithTasks};
 use crate::admission::AdmittedConnection;
 use crate::flow::{ConnectionFlow, deadline_after};
 use crate::limits::{FRAME_BYTES_MAX, STREAM_WINDOW_BYTES, ServerLimits};
-use crate::serve::{FrontendParts, HttpProtocol, Peer};
+use crate::serve::{FrontendParts, Peer};
 
 /// Headers of one request, in bytes.
 const HEADER_BYTES_MAX: u32 = 16 << 10;
@@ -52,16 +52,16 @@ const RESETS_WAITING_MAX: usize = 32;
 const RESETS_FOR_ERRORS_MAX: usize = 256;
 
 /// Serves `stream` until it is closed, `drain` becomes true and all requests are answered, or its peer is too slow.
-pub(crate) async fn serve<S: HttpProtocol>(
+pub(crate) async fn serve(
     stream: TcpStream,
     address: SocketAddr,
     admitted: Arc<AdmittedConnection>,
-    parts: &FrontendParts<S>,
+    parts: &FrontendParts,
 ) {
     let cork = Cork::of(&stream);
     let Some(acceptor) = parts.security.tls().map(TlsAcceptor::from) else {
         let peer = Arc::new(Peer { address, admitted, certificate: None, expires: None });
-        return speak(stream, cork, peer, parts).await;
+        return speak(Socket::Plain(stream), cork, peer, parts).await;
     };
     let mut drain = parts.drain.clone();
     let accepted = tokio::select! {
@@ -87,7 +87,7 @@ pub(crate) async fn serve<S: HttpProtocol>(
                 peer.admitted.set_authenticated();
                 tracing::debug!(peer = %address, %name, "showed a certificate");
             }
-            speak(stream, cork, peer, parts).await;
+            speak(Socket::Tls(Box::new(stream)), cork, peer, parts).await;
         }
         Some(Err(error)) => tracing::debug!(peer = %address, %error, "closed: the TLS handshake failed"),
         None => tracing::debug!(peer = %address, "closed: the TLS handshake took too long"),
@@ -95,12 +95,7 @@ pub(crate) async fn serve<S: HttpProtocol>(
 }
 
 /// Speaks HTTP on `stream`.
-async fn speak<I: AsyncRead + AsyncWrite + Unpin + Send + 'static, S: HttpProtocol>(
-    mut stream: I,
-    cork: Cork,
-    peer: Arc<Peer>,
-    parts: &FrontendParts<S>,
-) {
+async fn speak(mut stream: Socket, cork: Cork, peer: Arc<Peer>, parts: &FrontendParts) {
     let FrontendParts { protocol, capacity, limits, .. } = parts;
     let mut drain = parts.drain.clone();
     let Some(greeting) = greeting(&mut stream, limits.greeting_max, &mut drain).await else {

@@ -81,9 +81,9 @@ impl<F: Future<Output = ()> + Send + 'static> hyper::rt::Executor<F> for Spawner
 
 /// A connection with its requests. At its end the remaining requests are dropped, because they cannot be answered any
 /// more.
-pub(super) struct WithTasks<C, S> {
+pub(super) struct WithTasks<C> {
     connection: C,
-    protocol: Arc<S>,
+    protocol: Arc<dyn HttpProtocol>,
     open: OpenConnection,
     flow: Arc<ConnectionFlow>,
     cork: Cork,
@@ -91,12 +91,12 @@ pub(super) struct WithTasks<C, S> {
     running: FuturesUnordered<Task>,
 }
 
-impl<C: Future + Unpin, S: HttpProtocol> WithTasks<C, S> {
+impl<C: Future + Unpin> WithTasks<C> {
     /// `connection`, whose executor is `spawner`, with requests of `protocol`; `flow` and `cork` belong to the connection.
     pub(super) fn new(
         connection: C,
         spawner: Spawner,
-        protocol: Arc<S>,
+        protocol: Arc<dyn HttpProtocol>,
         capacity: &Capacity,
         flow: Arc<ConnectionFlow>,
         cork: Cork,
@@ -131,14 +131,14 @@ impl<C: Future + Unpin, S: HttpProtocol> WithTasks<C, S> {
                 answers
             };
             let mut answers = 0;
-            protocol.turn(|| {
+            protocol.turn(&mut || {
                 answers = run();
                 // An answer that is ready must not wait for a flush.
                 if answers == 0 && open.is_alone() { Waiters::One } else { Waiters::Several }
             });
             if answers == 0 {
                 // The answers of the writes that it committed.
-                answers = protocol.gather(run);
+                protocol.gather(&mut || answers = run());
             }
             if self.flow.sending().take_is_long() {
                 self.cork.put_in();
@@ -152,14 +152,14 @@ impl<C: Future + Unpin, S: HttpProtocol> WithTasks<C, S> {
     }
 }
 
-impl<C, S> Drop for WithTasks<C, S> {
+impl<C> Drop for WithTasks<C> {
     /// The tasks that the connection spawned in its last poll were not taken yet. Each task holds the spawner, so only this frees them.
     fn drop(&mut self) {
         drop(self.spawner.take());
     }
 }
 
-impl<C: Future + Unpin, S: HttpProtocol> Future for WithTasks<C, S> {
+impl<C: Future + Unpin> Future for WithTasks<C> {
     type Output = C::Output;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<C::Output> {

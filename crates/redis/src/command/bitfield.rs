@@ -186,7 +186,7 @@ pub(super) async fn bitfield(call: Call) -> Outcome {
     if bytes == 0 {
         return read(&call, &operations).await;
     }
-    call.update(ReadLevel::Value, |object| {
+    call.update(ReadLevel::Value, &mut |object| {
         let before = bytes_of(object);
         let mut value = before.clone();
         value.resize(value.len().max(bytes), 0);

@@ -37,7 +37,7 @@ pub(super) async fn setbit(call: Call) -> Outcome {
         _ => return Err("ERR bit is not an integer or out of range".into()),
     };
     let (at, mask) = (offset / 8, 0x80_u8 >> (offset % 8));
-    call.update(ReadLevel::Value, |object| {
+    call.update(ReadLevel::Value, &mut |object| {
         let mut value = bytes_of(object);
         let (grows, mut before) = (at >= value.len(), false);
         value.resize(value.len().max(at + 1), 0);
@@ -189,7 +189,7 @@ pub(super) async fn bitop(call: Call) -> Outcome {
         .enumerate()
         .map(|(at, key)| (key, if at == 0 { ReadLevel::Info } else { ReadLevel::Value }))
         .collect();
-    call.update_batch(&looks, |objects| {
+    call.update_batch(&looks, &mut |objects| {
         let (target, sources) = objects.split_first().map_or((&None, objects), |split| split);
         let result = combine(operation, sources);
         let bytes = result.len() as i64;

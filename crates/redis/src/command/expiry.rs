@@ -134,7 +134,7 @@ pub(super) async fn expire(call: Call, unit: Unit) -> Outcome {
     let conditions = Conditions::parse(&call)?;
     let now = now_ms(&call);
     let moment = unit.moment_ms(amount, now).ok_or_else(|| call.invalid_expiry())?;
-    call.update(ReadLevel::Value, |object| {
+    call.update(ReadLevel::Value, &mut |object| {
         let Some(object) = object.filter(|object| conditions.allow(object.info.expiry.map(at_ms), moment))
         else {
             return (Change::NoChange, Answer::Integer(0));
@@ -147,7 +147,7 @@ pub(super) async fn expire(call: Call, unit: Unit) -> Outcome {
 }
 
 pub(super) async fn persist(call: Call) -> Outcome {
-    call.update(ReadLevel::Value, |object| match object.filter(|object| object.info.expiry.is_some()) {
+    call.update(ReadLevel::Value, &mut |object| match object.filter(|object| object.info.expiry.is_some()) {
         Some(object) => (new_expiry(object, Expiry::Never), Answer::Integer(1)),
         None => (Change::NoChange, Answer::Integer(0)),
     })

@@ -54,7 +54,7 @@ pub(super) async fn del(call: Call) -> Outcome {
 /// is unknown.
 async fn delete_batch(call: &Call, keys: Vec<ObjectKey>) -> Outcome {
     let keys: Vec<_> = keys.into_iter().map(|key| (key, ReadLevel::Existence)).collect();
-    call.update_batch(&keys, |objects| {
+    call.update_batch(&keys, &mut |objects| {
         let mut named = HashSet::with_capacity(keys.len());
         let deleted = keys.iter().zip(objects).map(|((key, _), object)| {
             // A repeated key counts once.
@@ -121,8 +121,8 @@ pub(super) async fn rename(call: Call, replace: bool) -> Outcome {
         let kept = if replace { Answer::Ok } else { Answer::Integer(0) };
         return Ok(Finished::after(info.map_or(Answer::error(NO_SUCH_KEY), |_| kept), seen));
     }
-    let decide = |objects: &[Option<Object>]| take_to(objects, replace, true, done());
-    call.update_batch(&looks(from, to, replace), decide).await
+    let mut decide = |objects: &[Option<Object>]| take_to(objects, replace, true, done());
+    call.update_batch(&looks(from, to, replace), &mut decide).await
 }
 
 /// The keys of a rename or a copy, and the level at which each is looked at: the target only if it may be in the way.
@@ -163,6 +163,6 @@ pub(super) async fn copy(call: Call) -> Outcome {
     if from == to {
         return Err("ERR source and destination objects are the same".into());
     }
-    let decide = |objects: &[Option<Object>]| take_to(objects, replace, false, Answer::Integer(1));
-    call.update_batch(&looks(from, to, replace), decide).await
+    let mut decide = |objects: &[Option<Object>]| take_to(objects, replace, false, Answer::Integer(1));
+    call.update_batch(&looks(from, to, replace), &mut decide).await
 }

@@ -30,7 +30,7 @@ fn integer_of(object: Option<&Object>) -> Option<i64> {
 }
 
 pub(super) async fn count(call: Call, amount: i64) -> Outcome {
-    call.update(ReadLevel::Value, |object| {
+    call.update(ReadLevel::Value, &mut |object| {
         let Some(before) = integer_of(object) else {
             return (Change::NoChange, Answer::error(NOT_AN_INTEGER));
         };
@@ -44,7 +44,7 @@ pub(super) async fn count(call: Call, amount: i64) -> Outcome {
 
 pub(super) async fn incrbyfloat(call: Call) -> Outcome {
     let amount = decimal::parse(call.word(2)).ok_or(NOT_A_FLOAT)?;
-    call.update(ReadLevel::Value, |object| {
+    call.update(ReadLevel::Value, &mut |object| {
         let text = object.map_or_else(|| b"0".to_vec(), |object| object.value.to_vec());
         let Some(before) = decimal::parse(&text) else {
             return (Change::NoChange, Answer::error(NOT_A_FLOAT));

@@ -83,7 +83,7 @@ pub(super) async fn set(mut call: Call) -> Outcome {
         return call.put(value, options.expiry).await;
     }
     let look = if options.get { ReadLevel::Value } else { ReadLevel::Info };
-    call.update(look, |object| {
+    call.update(look, &mut |object| {
         let refused = if object.is_some() { options.if_missing } else { options.if_exists };
         let answer = match (options.get, refused) {
             (true, _) => value_of(object),
@@ -100,7 +100,7 @@ pub(super) async fn set(mut call: Call) -> Outcome {
 }
 
 pub(super) async fn setnx(call: Call) -> Outcome {
-    call.update(ReadLevel::Info, |object| match object {
+    call.update(ReadLevel::Info, &mut |object| match object {
         Some(_) => (Change::NoChange, Answer::Integer(0)),
         None => (set_value(call.word(2), Expiry::Never), Answer::Integer(1)),
     })
@@ -113,11 +113,12 @@ pub(super) async fn setex(call: Call, unit: Unit) -> Outcome {
 }
 
 pub(super) async fn getset(call: Call) -> Outcome {
-    call.update(ReadLevel::Value, |object| (set_value(call.word(2), Expiry::Never), value_of(object))).await
+    call.update(ReadLevel::Value, &mut |object| (set_value(call.word(2), Expiry::Never), value_of(object)))
+        .await
 }
 
 pub(super) async fn getdel(call: Call) -> Outcome {
-    call.update(ReadLevel::Value, |object| match object {
+    call.update(ReadLevel::Value, &mut |object| match object {
         None => (Change::NoChange, Answer::Null),
         some => (Change::Delete, value_of(some)),
     })
@@ -135,7 +136,7 @@ pub(super) async fn getex(call: Call) -> Outcome {
         }
         _ => return Err(SYNTAX.into()),
     };
-    call.update(ReadLevel::Value, |object| {
+    call.update(ReadLevel::Value, &mut |object| {
         let change = match (object, &expiry) {
             (Some(_), Err(Failed(problem))) => return (Change::NoChange, Answer::Error(problem.clone())),
             (Some(object), Ok(Some(expiry))) if object.info.expiry.is_some() || *expiry != Expiry::Never => {
@@ -190,7 +191,7 @@ pub(super) async fn setrange(call: Call) -> Outcome {
     let offset = usize::try_from(call.integer(2)?).map_err(|_| "ERR offset is out of range")?;
     let new = call.word(3);
     let end = offset.saturating_add(new.len());
-    call.update(ReadLevel::Value, |object| {
+    call.update(ReadLevel::Value, &mut |object| {
         let mut value = bytes_of(object);
         if new.is_empty() {
             return (Change::NoChange, Answer::Integer(value.len() as i64));
@@ -209,7 +210,7 @@ pub(super) async fn setrange(call: Call) -> Outcome {
 }
 
 pub(super) async fn append(call: Call) -> Outcome {
-    call.update(ReadLevel::Value, |object| {
+    call.update(ReadLevel::Value, &mut |object| {
         let mut value = bytes_of(object);
         if value.len() + call.word(2).len() > VALUE_BYTES_MAX {
             return (Change::NoChange, Answer::error(TOO_LONG));
@@ -262,7 +263,7 @@ pub(super) async fn mset(call: Call, look: ReadLevel) -> Outcome {
         values.push(value);
     }
     let if_missing = look != ReadLevel::Nothing;
-    call.update_batch(&keys, |objects| {
+    call.update_batch(&keys, &mut |objects| {
         if if_missing && objects.iter().any(Option::is_some) {
             return (values.iter().map(|_| Change::NoChange).collect(), Answer::Integer(0));
         }

@@ -44,11 +44,12 @@ pub(super) async fn cas(call: Call) -> Outcome {
     };
     let value = call.word(3);
     if call.is_one_batch() {
-        let decide = |object: Option<&Object>| match rules.reject(object.map(|object| object.info.version)) {
-            true => (Change::NoChange, Answer::Null),
-            false => (set_value(value, expiry), Answer::Version),
-        };
-        return call.update(ReadLevel::Version, decide).await;
+        let mut decide =
+            |object: Option<&Object>| match rules.reject(object.map(|object| object.info.version)) {
+                true => (Change::NoChange, Answer::Null),
+                false => (set_value(value, expiry), Answer::Version),
+            };
+        return call.update(ReadLevel::Version, &mut decide).await;
     }
     match call.queue_put(value, PutOptions { rules, expiry, ..PutOptions::default() }).await {
         Ok(pending) => Ok(Finished::after(Answer::Version, [pending])),

@@ -18,6 +18,9 @@ use crate::frontend::Frontend;
 use crate::memory::{LONG_BYTES, Room};
 use crate::stored_answer;
 
+/// Decides the changes of several objects, and the answer. Not generic: `update_batch` and its callees are compiled once.
+pub(crate) type DecideAll<'a> = dyn FnMut(&[Option<Object>]) -> (Vec<Change>, Answer) + 'a;
+
 /// SETs with their places in the order of writes.
 pub(crate) struct Placed {
     /// The last of them: if it is durable, all are.
@@ -139,7 +142,7 @@ impl Call {
     /// Stores an object and answers OK. Its key is the first word after the name.
     pub(crate) async fn put(&self, value: &Bytes, expiry: Expiry) -> Outcome {
         if self.is_one_batch() {
-            return self.update(ReadLevel::Nothing, |_| (set_value(value, expiry), Answer::Ok)).await;
+            return self.update(ReadLevel::Nothing, &mut |_| (set_value(value, expiry), Answer::Ok)).await;
         }
         let options = PutOptions { expiry, ..PutOptions::default() };
         Ok(Finished::after(Answer::Ok, [self.queue_put(value, options).await?]))
@@ -162,14 +165,14 @@ impl Call {
     pub(crate) async fn update(
         &self,
         look: ReadLevel,
-        mut decide: impl FnMut(Option<&Object>) -> (Change, Answer),
+        decide: &mut dyn FnMut(Option<&Object>) -> (Change, Answer),
     ) -> Outcome {
         let key = self.key(1)?;
         if !self.is_one_batch() {
             let Updated { answer, pending } = update(&self.frontend, &key, look, decide).await?;
             return Ok(Finished::after(answer, pending));
         }
-        self.update_batch(&[(key, look)], |objects| {
+        self.update_batch(&[(key, look)], &mut |objects| {
             let (change, answer) = decide(objects.first().and_then(Option::as_ref));
             (vec![change], answer)
         })
@@ -180,7 +183,7 @@ impl Call {
     pub(crate) async fn update_batch(
         &self,
         keys: &[(ObjectKey, ReadLevel)],
-        mut decide: impl FnMut(&[Option<Object>]) -> (Vec<Change>, Answer),
+        decide: &mut DecideAll<'_>,
     ) -> Outcome {
         let request_id = match &self.scope {
             Scope::Plain => None,

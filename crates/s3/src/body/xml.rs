@@ -36,6 +36,14 @@ impl<'a> XmlReader<'a> {
         name: &str,
         inner: impl FnOnce(&mut Self) -> S3Result<T>,
     ) -> S3Result<T> {
+        let mut xml = Self::open(bytes, name)?;
+        let value = inner(&mut xml)?;
+        xml.end()?;
+        Ok(value)
+    }
+
+    /// At the content of the document's root, which is `name`.
+    fn open(bytes: &'a [u8], name: &str) -> S3Result<Self> {
         if bytes.len() > XML_BYTES_MAX {
             return Err(ErrorCode::MaxMessageLengthExceeded.into());
         }
@@ -45,16 +53,19 @@ impl<'a> XmlReader<'a> {
         let mut xml = Self { reader, depth: 0 };
         loop {
             match xml.step()? {
-                Step::Open(found) if found == name => break,
+                Step::Open(found) if found == name => return Ok(xml),
                 Step::Text(text) if text.trim().is_empty() => {}
                 _ => return Err(malformed(&format!("Its root is not {name}."))),
             }
         }
-        let value = inner(&mut xml)?;
-        xml.skip_to(0)?;
+    }
+
+    /// Reads the rest of the document.
+    fn end(&mut self) -> S3Result<()> {
+        self.skip_to(0)?;
         loop {
-            match xml.step()? {
-                Step::End => return Ok(value),
+            match self.step()? {
+                Step::End => return Ok(()),
                 Step::Text(text) if text.trim().is_empty() => {}
                 _ => return Err(malformed("Something follows its root.")),
             }
@@ -66,6 +77,11 @@ impl<'a> XmlReader<'a> {
     /// # Errors
     /// `MalformedXML`, and those of `each`.
     pub fn children(&mut self, mut each: impl FnMut(&str, &mut Self) -> S3Result<()>) -> S3Result<()> {
+        self.each_child(&mut each)
+    }
+
+    /// Not generic: its code is long, and has dozens of callers.
+    fn each_child(&mut self, each: &mut dyn FnMut(&str, &mut Self) -> S3Result<()>) -> S3Result<()> {
         let depth = self.depth;
         while self.depth >= depth {
             match self.step()? {

@@ -22,7 +22,8 @@ use http::header::{CONTENT_LENGTH, DATE, HOST, ORIGIN, SERVER};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response};
 use http_body::Body;
 use hyper::body::Incoming;
-use shoal_http::{ConnectionFlow, HttpProtocol, Peer, Timer, Waiters};
+use shoal_base::task::Boxed;
+use shoal_http::{ConnectionFlow, HttpAnswer, HttpProtocol, Peer, Timer, Waiters, boxed_answer};
 use shoal_metrics::{Operation, RequestResult, Stage, mark, note_caller, note_key};
 
 use self::call::S3Call;
@@ -263,9 +264,30 @@ impl S3State {
 }
 
 impl HttpProtocol for S3State {
-    type Body = S3Body;
+    fn serve<'a>(
+        &'a self,
+        peer: &'a Peer,
+        flow: Arc<ConnectionFlow>,
+        request: Request<Incoming>,
+    ) -> Boxed<'a, HttpAnswer> {
+        Box::pin(async { boxed_answer(self.answer_timed(peer, flow, request).await) })
+    }
 
-    async fn serve(
+    fn turn(&self, work: &mut dyn FnMut() -> Waiters) {
+        self.store.turn(|| match work() {
+            Waiters::One => shoal_engine::Waiting::One,
+            Waiters::Several => shoal_engine::Waiting::Several,
+        });
+    }
+
+    fn gather(&self, work: &mut dyn FnMut()) {
+        self.store.gather(work);
+    }
+}
+
+impl S3State {
+    /// Answers a request, and counts its time.
+    async fn answer_timed(
         &self,
         peer: &Peer,
         flow: Arc<ConnectionFlow>,
@@ -323,17 +345,6 @@ impl HttpProtocol for S3State {
             headers.insert(DATE, date);
         }
         answer.into_response(head.method == Method::HEAD)
-    }
-
-    fn turn(&self, work: impl FnOnce() -> Waiters) {
-        self.store.turn(|| match work() {
-            Waiters::One => shoal_engine::Waiting::One,
-            Waiters::Several => shoal_engine::Waiting::Several,
-        });
-    }
-
-    fn gather<T>(&self, work: impl FnOnce() -> T) -> T {
-        self.store.gather(work)
     }
 }
 
