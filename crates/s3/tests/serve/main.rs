@@ -18,6 +18,7 @@ mod permissions;
 mod policies;
 mod race;
 mod support;
+mod unread_settings;
 mod upload_lists;
 mod uploads;
 mod websites;
