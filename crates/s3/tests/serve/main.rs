@@ -13,6 +13,7 @@ mod cors;
 mod forms;
 mod lifecycle;
 mod lists;
+mod no_room;
 mod objects;
 mod permissions;
 mod policies;
