@@ -149,6 +149,7 @@ impl Inner {
             counters: checkpointer.counters.clone(),
             read_cache: ReadCache::new(checkpointer.tuning.read_cache_bytes),
             manifests: ManifestCache::new(&checkpointer.pool),
+            shared_steps: SharedSteps::new(&checkpointer.pool),
             relocator: Relocator::new(checkpointer.clone()),
             checkpointer,
             maintenance,
@@ -157,7 +158,6 @@ impl Inner {
             closed: AtomicBool::new(false),
             last_backup: Mutex::new(None),
             buckets: Buckets::default(),
-            shared_steps: SharedSteps::default(),
         }
     }
 
