@@ -27,7 +27,7 @@ pub(crate) struct SharedSteps {
 impl SharedSteps {
     /// Those of a store with this pool.
     pub(crate) fn new(pool: &Pool) -> Self {
-        // A 64th of the cache, which is what the pool lets a value displace, twice.
+        // The pool lets a value displace a 64th of the cache.
         let share = 2 * pool.pass_through_bytes() as usize / STEP_BYTES;
         Self { most: share.min(SHARED_STEPS_MAX), taken: AtomicUsize::new(0) }
     }

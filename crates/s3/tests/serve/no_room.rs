@@ -22,7 +22,7 @@ fn bytes(seed: u8, length: usize) -> Vec<u8> {
     (0..length).map(|at| (at / 4_096) as u8 ^ (at % 251) as u8 ^ seed).collect()
 }
 
-/// A refusal for lack of room, which says what to do.
+/// A refusal for lack of room, with the way out.
 fn is_refused(reply: &Reply, way_out: &str) -> bool {
     if reply.status < 300 {
         return false;
@@ -97,7 +97,7 @@ async fn a_full_store_refuses_bytes_and_takes_them_after_an_abort() {
         sent.push(seventh.header("etag").unwrap().to_owned());
     }
 
-    // What was acknowledged is there, and nothing else.
+    // All acknowledged bytes are there, and no others.
     assert!(client.get("/bkt/kept").await.body == kept);
     assert_eq!(client.get("/bkt/stream").await.status, 404);
     assert_eq!(

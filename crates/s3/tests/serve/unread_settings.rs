@@ -117,7 +117,7 @@ async fn an_unread_setting_about_access_lets_nobody_in_and_is_repaired() {
     }
 }
 
-/// What limits the others is repaired first, so that no public policy comes past a block that cannot be read.
+/// Settings that limit others are repaired first, so that no public policy comes past a block that cannot be read.
 #[tokio::test(flavor = "multi_thread")]
 async fn unread_settings_are_repaired_in_their_order() {
     let running = Running::start().await;
