@@ -279,13 +279,17 @@ fn grpc_bytes(in_flight: u64, waiting: u64) -> u64 {
     in_flight * times / of + GRPC_OLDEST + waiting
 }
 
-/// The memory of a store with this cache: the cache and its tables, the values that an apply rewrites, I/O memory, deadlines, and the
-/// records of the memtables, including lent room during an apply.
+/// The memory of a store with this cache: the cache and its tables, the values that an apply rewrites, I/O memory, manifests, the steps that
+/// streams share, deadlines, and the records of the memtables, including lent room during an apply.
 fn store_bytes(wanted: &Wanted, cache: u64) -> u64 {
     let rewritten = (cache / 8).min(64 * MIB);
     let kept = (cache / 8).min(16 * MIB);
+    let manifests = (cache / 64).min(4 * MIB);
+    let streams = (cache / 32).min(8 * MIB);
     let memtables = memtable_of(wanted, cache).saturating_mul(3) / 2;
-    [cache / 32, rewritten, kept, deadlines_of(cache), memtables].into_iter().fold(cache, u64::saturating_add)
+    [cache / 32, rewritten, kept, manifests, streams, deadlines_of(cache), memtables]
+        .into_iter()
+        .fold(cache, u64::saturating_add)
 }
 
 /// Bytes of the read cache: a scattered hot set of short values needs it in place of whole pages.

@@ -200,7 +200,7 @@ fn program(group: Option<&Group>) -> Command {
 }
 
 /// The command of a server with default options in the group, or with this memory if there is none.
-fn server(data: &Path, bytes: u64, group: Option<&Group>) -> Command {
+pub(crate) fn server(data: &Path, bytes: u64, group: Option<&Group>) -> Command {
     let mut command = program(group);
     command.args([
         "serve",

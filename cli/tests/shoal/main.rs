@@ -5,7 +5,7 @@
 //! about the server, [`idle`] about one without clients, [`watch`] about watching it, [`check`] and [`damage`] about damage, [`backup`] about backups, [`last_backup`]
 //! about the one that `stat` shows, [`format`](mod@format) about new stores, [`grow`] about stores that become larger, [`read_only`]
 //! about stores that cannot be written, [`kill`] about stores after a kill, [`linear`] about answers to clients over kills, [`keys`]
-//! about strange keys, [`credentials`](mod@credentials) about the keys of clients, [`s3`] about S3, [`containers`] about little memory, [`no_room`] about file systems without room, [`memory`] and [`load`] about
+//! about strange keys, [`credentials`](mod@credentials) about the keys of clients, [`s3`] about S3, [`containers`] and [`s3_memory`] about little memory, [`no_room`] about file systems without room, [`memory`] and [`load`] about
 //! load and overload, [`another_clock`] about time namespaces, [`abuse`] about burdensome clients and devices, [`readme`] about the
 //! commands of the README, [`scale`] and [`tail`] about `shoal bench`, [`space`] about maps and dumps, [`space_service`] about the allocator
 //! between processes.
@@ -46,6 +46,7 @@ mod read_only;
 mod readme;
 mod s3;
 mod s3_client;
+mod s3_memory;
 mod scale;
 mod serve;
 mod space;

@@ -11,13 +11,15 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use shoal_client::RejectRules;
 use shoal_testkit::skipped::skipped;
 use shoal_testkit::wait::{HANGS_AFTER, eventually, eventually_within};
 use tempfile::TempDir;
 
 use crate::containers::{Answer, Connection};
 use crate::harness::{Frontends, assert_clean, run, text_of};
-use crate::machine::disk_folder;
+use crate::machine::{disk_folder, runtime};
+use crate::s3_client::S3Client;
 
 const MIB: u64 = 1 << 20;
 const LONG: usize = 400_000;
@@ -561,6 +563,53 @@ fn server_without_room_is_not_ready() {
     run.disk.give_room(Lack::Full, &server);
     eventually("it is ready", || ready(&metrics).starts_with("HTTP/1.1 200"));
     assert!(run.write(&mut connection, 6, true).is_ok());
+    server.stop();
+    assert_clean(&run.disk.data());
+}
+
+/// Over S3 it is the same: a put and an upload are refused with the cause, deletes work, and both are taken once there is room.
+#[test]
+fn s3_is_refused_on_a_full_file_system() {
+    let Some(disk) = Disk::make(Kind::Ext4) else { return };
+    let mut run = Run { case: PLAIN, disk, known: BTreeMap::new(), next: 0 };
+    run.prepare();
+    let mut command = Frontends::command(&run.disk.data(), "64M");
+    command.args(["--s3", "127.0.0.1:0"]);
+    let mut server = Frontends::start(command);
+    let address = server.child.says("S3    http://");
+    let (part, rules) = (value(0, 1), RejectRules::default());
+    runtime().block_on(async {
+        let client = S3Client::connect(&address, &run.disk.data(), "files").await;
+        client.upload(b"kept", &[&part], &rules).await.unwrap();
+        run.disk.take_room(Kind::Ext4, Lack::Full, None);
+        let mut count = 0;
+        let refused = loop {
+            match client.another().await.put(format!("put-{count}").as_bytes(), &part, &rules).await {
+                Ok(()) => count += 1,
+                Err(refused) => break refused.to_string(),
+            }
+            assert!(count < 1_000, "nothing is refused");
+        };
+        assert!(refused.contains("507") && refused.contains("InsufficientStorage"), "{refused}");
+        run.assert_names_cause(&refused);
+        let refused = client.another().await.upload(b"up", &[&part], &rules).await.unwrap_err().to_string();
+        assert!(refused.contains("507"), "{refused}");
+        run.assert_names_cause(&refused);
+        let (_, kept) = client.get(b"kept").await.unwrap().unwrap();
+        assert!(kept == part[..] && client.get(b"up").await.unwrap().is_none());
+        client.delete(b"kept").await.unwrap();
+        run.disk.give_room(Lack::Full, &server);
+        let began = Instant::now();
+        while client.another().await.upload(b"up", &[&part], &rules).await.is_err() {
+            assert!(began.elapsed() < HANGS_AFTER, "uploads are still refused");
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        for number in 0..count {
+            let (_, found) = client.get(format!("put-{number}").as_bytes()).await.unwrap().unwrap();
+            assert!(found == part[..], "{number}");
+        }
+    });
+    run.assert_holds(&server);
     server.stop();
     assert_clean(&run.disk.data());
 }

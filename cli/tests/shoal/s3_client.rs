@@ -5,12 +5,10 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
-use ring::hmac;
-use shoal_base::{Clock, SystemClock};
+use shoal_bench::s3::{S3Endpoint, S3Request, S3Signer};
 use shoal_client::{Error, Lsn, RejectRules, Result};
-use shoal_s3::sign::key::{SigningKeys, sha256};
+use shoal_s3::sign::key::sha256;
 use shoal_s3::text::{hex, percent_encode};
-use shoal_s3::time::{SECOND_NS, basic_of};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
 use tokio::sync::Mutex as AsyncMutex;
@@ -25,8 +23,7 @@ pub(crate) struct S3Client {
     stream: Arc<AsyncMutex<BufReader<TcpStream>>>,
     address: String,
     bucket: String,
-    id: String,
-    secret: String,
+    endpoint: S3Endpoint,
     /// The ETags that were read, by the versions that stand for them in the tests' rules.
     etags: Arc<Mutex<HashMap<u64, String>>>,
 }
@@ -70,14 +67,18 @@ impl S3Client {
         let id = id["id"].as_str().unwrap().to_owned();
         let secret = std::fs::read_to_string(&file).unwrap();
         let secret = secret.split_once("secret = \"").unwrap().1.split_once('"').unwrap().0.to_owned();
-        let stream = TcpStream::connect(address).await.unwrap();
-        stream.set_nodelay(true).unwrap();
-        let stream = Arc::new(AsyncMutex::new(BufReader::new(stream)));
+        let stream = connected(address).await;
+        let endpoint = S3Endpoint::new(&format!("http://{address}"), REGION, &id, &secret).unwrap();
         let (address, bucket) = (address.to_owned(), bucket.to_owned());
-        let client = Self { stream, address, bucket, id, secret, etags: Arc::default() };
+        let client = Self { stream, address, bucket, endpoint, etags: Arc::default() };
         let made = client.call("PUT", &format!("/{}", client.bucket), "", &[], b"").await.unwrap();
         assert!([200, 409].contains(&made.status), "{}", String::from_utf8_lossy(&made.body));
         client
+    }
+
+    /// Another connection, with the same key.
+    pub(crate) async fn another(&self) -> Self {
+        Self { stream: connected(&self.address).await, ..self.clone() }
     }
 
     fn path(&self, key: &[u8]) -> String {
@@ -95,33 +96,16 @@ impl S3Client {
         headers: &[(&str, &str)],
         body: &[u8],
     ) -> Result<Reply> {
-        let mut request = self.head(method, path, query, headers, body).into_bytes();
-        request.extend_from_slice(body);
+        let payload = hex(&sha256(body));
+        let request = S3Request { method, path, query, headers, payload: &payload };
+        let head = S3Signer::new(&self.endpoint).head(&request, body.len()).unwrap();
         let mut stream = self.stream.lock().await;
         let answer = async {
-            stream.write_all(&request).await?;
+            stream.write_all(head.as_bytes()).await?;
+            stream.write_all(body).await?;
             receive(&mut stream).await
         };
         answer.await.map_err(|error| Error::Unknown(error.to_string()))
-    }
-
-    fn head(&self, method: &str, path: &str, query: &str, headers: &[(&str, &str)], body: &[u8]) -> String {
-        let date = basic_of(SystemClock::default().wall_ns() / SECOND_NS);
-        let (day, payload) = (&date[..8], hex(&sha256(body)));
-        let signed = format!("host:{}\nx-amz-content-sha256:{payload}\nx-amz-date:{date}\n", self.address);
-        let names = "host;x-amz-content-sha256;x-amz-date";
-        let canonical = format!("{method}\n{path}\n{query}\n{signed}\n{names}\n{payload}");
-        let scope = format!("{day}/{REGION}/s3/aws4_request");
-        let text = format!("AWS4-HMAC-SHA256\n{date}\n{scope}\n{}", hex(&sha256(canonical.as_bytes())));
-        let key = SigningKeys::new(REGION).derive(day, &self.secret);
-        let signature = hex(hmac::sign(&key, text.as_bytes()).as_ref());
-        let (id, length) = (&self.id, body.len());
-        let others: String = headers.iter().map(|(name, value)| format!("{name}:{value}\r\n")).collect();
-        format!(
-            "{method} {path}?{query} HTTP/1.1\r\n{}{others}content-length:{length}\r\nauthorization:AWS4-HMAC-SHA256 \
-             Credential={id}/{scope},SignedHeaders={names},Signature={signature}\r\n\r\n",
-            signed.replace('\n', "\r\n")
-        )
     }
 
     /// The value, and a version that stands for its ETag.
@@ -186,9 +170,32 @@ impl S3Client {
         self.call("POST", &path, &query, &headers, document.as_bytes()).await?.of_write().map(drop)
     }
 
+    /// The number of keys that start with `prefix`, listed page by page.
+    pub(crate) async fn count(&self, prefix: &str) -> Result<usize> {
+        let (mut count, mut token) = (0, String::new());
+        loop {
+            let after = if token.is_empty() { String::new() } else { format!("continuation-token={token}&") };
+            let query = format!("{after}list-type=2&prefix={prefix}");
+            let page = self.call("GET", &format!("/{}", self.bucket), &query, &[], b"").await?.of_write()?;
+            count += String::from_utf8_lossy(&page.body).matches("<Key>").count();
+            let next = page.element("NextContinuationToken");
+            if next.is_empty() {
+                return Ok(count);
+            }
+            token.clear();
+            percent_encode(&mut token, next.as_bytes());
+        }
+    }
+
     pub(crate) async fn delete(&self, key: &[u8]) -> Result<()> {
         self.call("DELETE", &self.path(key), "", &[], b"").await?.of_write().map(drop)
     }
+}
+
+async fn connected(address: &str) -> Arc<AsyncMutex<BufReader<TcpStream>>> {
+    let stream = TcpStream::connect(address).await.unwrap();
+    stream.set_nodelay(true).unwrap();
+    Arc::new(AsyncMutex::new(BufReader::new(stream)))
 }
 
 async fn receive(stream: &mut BufReader<TcpStream>) -> std::io::Result<Reply> {

@@ -19,13 +19,14 @@
 //!
 //! 1. `entry.rs`, `metadata.rs`, `manifest.rs`, `joined.rs` and `docs/format/object.md`: the bytes of entries, metadata and manifests.
 //! 2. `prepare.rs`: a put chooses the first place of a value ([`placement_of`]) and lays it out ([`lay_out`]).
-//! 3. `read.rs`: finds the units of a value ([`Located`]) and reads them ([`read`]).
+//! 3. `read.rs`: finds the units of a value ([`Located`]) and reads them ([`read`]); `manifest_cache.rs` keeps long manifests.
 //! 4. `packed/`: runs of small values.
 //! 5. `verify.rs`: many values at a time, for check, scrub and repair; `owned.rs`: the runs that an entry owns.
 
 mod entry;
 mod joined;
 mod manifest;
+mod manifest_cache;
 mod metadata;
 mod owned;
 pub mod packed;
@@ -39,6 +40,7 @@ pub use entry::{
 };
 pub use joined::{JoinedManifest, ManifestSegment, NOTE_BYTES_MAX};
 pub use manifest::Manifest;
+pub use manifest_cache::{FoundPlaces, ManifestCache};
 pub use metadata::{decode_metadata, encode_metadata, place_of_metadata};
 pub use owned::{adopting_runs, manifest_of, owned_runs};
 pub use prepare::{

@@ -177,6 +177,14 @@ impl Located {
             })
     }
 
+    /// The memory that it takes.
+    pub(super) fn memory_bytes(&self) -> usize {
+        size_of::<Self>()
+            + self.pieces.capacity() * size_of::<Piece>()
+            + self.runs.capacity() * size_of::<Run>()
+            + self.checksums.capacity() * size_of::<u32>()
+    }
+
     /// The number of the value's units.
     #[inline]
     pub(super) fn units(&self) -> u64 {

@@ -4,7 +4,7 @@ use anyhow::Result;
 use shoal_s3::text::percent_encode;
 
 use super::load::S3Client;
-use super::sign::{Request, UNSIGNED};
+use super::sign::{S3Request, UNSIGNED};
 
 /// The prefix of the keys that are listed.
 pub(super) const LISTED: &str = "list/";
@@ -26,7 +26,7 @@ pub(super) fn list(client: &mut S3Client, bucket: &str, page_keys: usize, by_fol
     loop {
         let query = query_of(token.as_deref(), page_keys, by_folders);
         let request =
-            Request { method: "GET", path: &path, query: &query, checksum: None, payload: UNSIGNED };
+            S3Request { method: "GET", path: &path, query: &query, headers: &[], payload: UNSIGNED };
         client.expect(&request, b"", 200)?;
         let page = String::from_utf8_lossy(&client.body);
         found += page.matches(if by_folders { "<CommonPrefixes>" } else { "<Key>" }).count() as u64;

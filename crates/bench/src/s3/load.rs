@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, bail};
 
 use super::link::{Answer, Link};
-use super::sign::{Request, S3Endpoint, Signer};
+use super::sign::{S3Endpoint, S3Request, S3Signer};
 use crate::enough::Enough;
 use crate::histogram::Histogram;
 use crate::machine;
@@ -41,7 +41,7 @@ impl S3Row {
 /// A client.
 pub(super) struct S3Client {
     link: Link,
-    signer: Signer,
+    signer: S3Signer,
     request: Vec<u8>,
     /// The body of the last answer.
     pub(super) body: Vec<u8>,
@@ -53,7 +53,7 @@ impl S3Client {
     pub(super) fn new(server: &MeasuredServer, number: u64) -> Self {
         Self {
             link: Link::new(server.address),
-            signer: Signer::new(&server.endpoint),
+            signer: S3Signer::new(&server.endpoint),
             request: Vec::new(),
             body: Vec::new(),
             random: Random::new(number * 1_000 + 11),
@@ -65,7 +65,7 @@ impl S3Client {
     ///
     /// # Errors
     /// The connection failed.
-    pub(super) fn send(&mut self, request: &Request<'_>, body: &[u8]) -> Result<Answer> {
+    pub(super) fn send(&mut self, request: &S3Request<'_>, body: &[u8]) -> Result<Answer> {
         self.signer.write(request, body, &mut self.request)?;
         let sent = Instant::now();
         let answer = self.link.call(&self.request, &mut self.body)?;
@@ -78,7 +78,7 @@ impl S3Client {
     ///
     /// # Errors
     /// The connection failed, or the status is another one.
-    pub(super) fn expect(&mut self, request: &Request<'_>, body: &[u8], expected: u16) -> Result<()> {
+    pub(super) fn expect(&mut self, request: &S3Request<'_>, body: &[u8], expected: u16) -> Result<()> {
         let answer = self.send(request, body)?;
         if answer.status == expected { Ok(()) } else { self.refused(request, answer.status) }
     }
@@ -87,7 +87,7 @@ impl S3Client {
     ///
     /// # Errors
     /// Always.
-    pub(super) fn refused<T>(&self, request: &Request<'_>, status: u16) -> Result<T> {
+    pub(super) fn refused<T>(&self, request: &S3Request<'_>, status: u16) -> Result<T> {
         let why = String::from_utf8_lossy(self.body.get(..self.body.len().min(500)).unwrap_or_default());
         bail!("{} {} is answered with {status}: {why}", request.method, request.path)
     }

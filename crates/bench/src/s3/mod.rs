@@ -22,8 +22,8 @@ use shoal_base::limits::LIST_PAGE_MAX;
 use self::list::{list, listed_key};
 use self::load::{MeasuredServer, S3Client, S3Row, crowd};
 use self::objects::{Objects, PutVariant, delete, each};
-pub use self::sign::S3Endpoint;
-use self::sign::{Request, UNSIGNED};
+use self::sign::UNSIGNED;
+pub use self::sign::{S3Endpoint, S3Request, S3Signer};
 use crate::machine;
 use crate::report::{Metric, Report};
 use crate::select;
@@ -117,16 +117,16 @@ fn size_name(bytes: u64) -> String {
 /// Makes the bucket if it is missing; returns true if it was.
 fn make_bucket(server: &MeasuredServer, bucket: &str) -> Result<bool> {
     let (mut client, path) = (S3Client::new(server, 0), format!("/{bucket}"));
-    let look = Request {
+    let look = S3Request {
         method: "GET",
         path: &path,
         query: "list-type=2&max-keys=1",
-        checksum: None,
+        headers: &[],
         payload: UNSIGNED,
     };
     match client.send(&look, b"")?.status {
         200 => Ok(false),
-        404 => client.expect(&Request { method: "PUT", query: "", ..look }, b"", 200).map(|()| true),
+        404 => client.expect(&S3Request { method: "PUT", query: "", ..look }, b"", 200).map(|()| true),
         status => client.refused(&look, status),
     }
 }
@@ -257,11 +257,11 @@ impl Run<'_> {
         let path = |number| format!("/{}/{}", options.bucket, listed_key(number));
         if !options.filled {
             each(server, options.connections, 0..options.listed, |client, number| {
-                let request = Request {
+                let request = S3Request {
                     method: "PUT",
                     path: &path(number),
                     query: "",
-                    checksum: None,
+                    headers: &[],
                     payload: UNSIGNED,
                 };
                 client.expect(&request, &[b'l'; LISTED_BYTES], 200)

@@ -11,7 +11,7 @@ use shoal_s3::sign::key::sha256;
 use shoal_s3::text::hex;
 
 use super::load::{MeasuredServer, S3Client, S3Row, crowd};
-use super::sign::{Request, UNSIGNED};
+use super::sign::{S3Request, UNSIGNED};
 use crate::payload::{RandomBytes, Sizes};
 use crate::scale::SEED;
 
@@ -88,12 +88,12 @@ impl<'a> Objects<'a> {
 
     fn put(&self, client: &mut S3Client, number: u64, variant: PutVariant) -> Result<()> {
         let (path, value) = (self.path(number), self.value(number)?);
-        let header = ChecksumAlgorithm::Crc32.header();
-        let request = Request {
+        let checksum = [(ChecksumAlgorithm::Crc32.header(), value.crc32.as_str())];
+        let request = S3Request {
             method: "PUT",
             path: &path,
             query: "",
-            checksum: (variant == PutVariant::Crc32).then_some((header, value.crc32.as_str())),
+            headers: if variant == PutVariant::Crc32 { &checksum } else { &[] },
             payload: if variant == PutVariant::Signed { &value.sha256 } else { UNSIGNED },
         };
         client.expect(&request, &value.bytes, 200)?;
@@ -103,7 +103,7 @@ impl<'a> Objects<'a> {
 
     fn get(&self, client: &mut S3Client, number: u64) -> Result<()> {
         let path = self.path(number);
-        let request = Request { method: "GET", path: &path, query: "", checksum: None, payload: UNSIGNED };
+        let request = S3Request { method: "GET", path: &path, query: "", headers: &[], payload: UNSIGNED };
         client.expect(&request, b"", 200)?;
         ensure!(client.body == self.value(number)?.bytes, "{path} came back with other bytes");
         client.row.bytes += client.body.len() as u64;
@@ -166,6 +166,6 @@ pub(super) fn each(
 
 /// Deletes an object.
 pub(super) fn delete(client: &mut S3Client, path: &str) -> Result<()> {
-    let request = Request { method: "DELETE", path, query: "", checksum: None, payload: UNSIGNED };
+    let request = S3Request { method: "DELETE", path, query: "", headers: &[], payload: UNSIGNED };
     client.expect(&request, b"", 204)
 }

@@ -47,20 +47,21 @@ impl S3Endpoint {
 
 /// A request without its body.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Request<'a> {
-    pub(super) method: &'a str,
+pub struct S3Request<'a> {
+    /// The method.
+    pub method: &'a str,
     /// The path, encoded.
-    pub(super) path: &'a str,
+    pub path: &'a str,
     /// The query, encoded and sorted.
-    pub(super) query: &'a str,
-    /// A header of the checksum and its value.
-    pub(super) checksum: Option<(&'a str, &'a str)>,
-    /// The hash of the body in hex, or [`UNSIGNED`].
-    pub(super) payload: &'a str,
+    pub query: &'a str,
+    /// More headers and their values; the names ascend, between `host` and `x-amz-content-sha256`.
+    pub headers: &'a [(&'a str, &'a str)],
+    /// The hash of the body in hex, or `UNSIGNED-PAYLOAD`.
+    pub payload: &'a str,
 }
 
 /// Signs requests.
-pub(super) struct Signer {
+pub struct S3Signer {
     endpoint: S3Endpoint,
     keys: SigningKeys,
     clock: SystemClock,
@@ -68,8 +69,10 @@ pub(super) struct Signer {
     of_day: Option<(String, hmac::Key)>,
 }
 
-impl Signer {
-    pub(super) fn new(endpoint: &S3Endpoint) -> Self {
+impl S3Signer {
+    /// For requests to this server.
+    #[must_use]
+    pub fn new(endpoint: &S3Endpoint) -> Self {
         let (endpoint, keys) = (endpoint.clone(), SigningKeys::new(&endpoint.region));
         Self { endpoint, keys, clock: SystemClock::default(), of_day: None }
     }
@@ -78,16 +81,29 @@ impl Signer {
     ///
     /// # Errors
     /// The clock is before 1970.
-    pub(super) fn write(&mut self, request: &Request<'_>, body: &[u8], out: &mut Vec<u8>) -> Result<()> {
+    pub(super) fn write(&mut self, request: &S3Request<'_>, body: &[u8], out: &mut Vec<u8>) -> Result<()> {
+        let head = self.head(request, body.len())?;
+        out.clear();
+        out.extend_from_slice(head.as_bytes());
+        out.extend_from_slice(body);
+        Ok(())
+    }
+
+    /// The head of a request with a body of `length` bytes, signed now.
+    ///
+    /// # Errors
+    /// The clock is before 1970.
+    pub fn head(&mut self, request: &S3Request<'_>, length: usize) -> Result<String> {
         let moment = basic_of(self.clock.wall_ns() / SECOND_NS);
         let Some(day) = moment.get(..8) else { bail!("the time {moment} has no day") };
-        let Request { method, path, query, checksum, payload } = *request;
+        let S3Request { method, path, query, headers, payload } = *request;
         let host = &self.endpoint.host;
         // The names ascend.
         let (mut names, mut lines) = ("host".to_owned(), format!("host:{host}\n"));
-        let headers = checksum.into_iter();
-        for (name, value) in
-            headers.chain([("x-amz-content-sha256", payload), ("x-amz-date", moment.as_str())])
+        for (name, value) in headers
+            .iter()
+            .copied()
+            .chain([("x-amz-content-sha256", payload), ("x-amz-date", moment.as_str())])
         {
             names.extend([";", name]);
             lines.extend([name, ":", value, "\n"]);
@@ -103,16 +119,11 @@ impl Signer {
         let signature = hex(hmac::sign(key, text.as_bytes()).as_ref());
         let id = &self.endpoint.id;
         let target = if query.is_empty() { path.to_owned() } else { format!("{path}?{query}") };
-        let length = body.len();
-        let head = format!(
+        Ok(format!(
             "{method} {target} HTTP/1.1\r\n{}content-length:{length}\r\nauthorization:AWS4-HMAC-SHA256 \
              Credential={id}/{scope},SignedHeaders={names},Signature={signature}\r\n\r\n",
             lines.replace('\n', "\r\n")
-        );
-        out.clear();
-        out.extend_from_slice(head.as_bytes());
-        out.extend_from_slice(body);
-        Ok(())
+        ))
     }
 }
 

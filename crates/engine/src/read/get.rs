@@ -21,7 +21,7 @@ use shoal_tablets::tablet::tree_io::{PoolPage, PoolPages, Remembers, tree_of};
 use shoal_tablets::tablet::view::View;
 use shoal_tree::Found;
 use shoal_tree::layers::{SearchState, Searched};
-use shoal_value::{Entry, Home, InlineEntry, Located, Meta, decode_metadata, split_leaf_entry};
+use shoal_value::{Entry, Home, InlineEntry, Meta, decode_metadata, split_leaf_entry};
 
 use crate::store::{Inner, Store};
 
@@ -488,7 +488,7 @@ impl Inner {
         hint: Hint,
     ) -> Boxed<'a, Result<Object>> {
         Box::pin(async move {
-            let located = Located::find(&self.device, &self.pool, &found.entry, found.version).await?;
+            let located = self.manifests.find(&self.device, &self.pool, &found.entry, found.version).await?;
             let front = u64::from(found.entry.meta_in_front());
             let read = |from, bytes| shoal_value::read(&self.device, &self.pool, &located, from, bytes, hint);
             let (metadata, value) = match found.metadata_in_memory() {
@@ -517,7 +517,7 @@ impl Inner {
     /// smaller without it.
     fn metadata_in_front<'a>(&'a self, found: &'a FoundEntry) -> Boxed<'a, Result<Metadata>> {
         Box::pin(async move {
-            let located = Located::find(&self.device, &self.pool, &found.entry, found.version).await?;
+            let located = self.manifests.find(&self.device, &self.pool, &found.entry, found.version).await?;
             let count = u64::from(found.entry.meta_in_front());
             let bytes = shoal_value::read(&self.device, &self.pool, &located, 0, count, Hint::Lookup).await?;
             metadata_of(&bytes.to_vec())

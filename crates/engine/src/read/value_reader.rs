@@ -12,7 +12,7 @@ use shoal_common::object::{ByteRange, ObjectInfo};
 use shoal_pool::Hint;
 use shoal_tablets::tablet::held::HoldsSpace;
 use shoal_tablets::tablet::view::View;
-use shoal_value::{Home, Located};
+use shoal_value::Home;
 
 use crate::read::get::FoundEntry;
 use crate::store::Store;
@@ -109,8 +109,8 @@ impl ValueReader {
             let value = if held.found.entry.home == Home::Inline {
                 inner.read_object(&held.found, self.next, bytes, Hint::Lookup).await?.value
             } else {
-                let located =
-                    Located::find(&inner.device, &inner.pool, &held.found.entry, held.found.version).await?;
+                let (entry, version) = (&held.found.entry, held.found.version);
+                let located = inner.manifests.find(&inner.device, &inner.pool, entry, version).await?;
                 let from = u64::from(held.found.entry.meta_in_front()) + self.next;
                 shoal_value::read(&inner.device, &inner.pool, &located, from, bytes, Hint::Scan).await?
             };

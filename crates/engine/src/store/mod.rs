@@ -35,6 +35,7 @@ use shoal_tablets::checkpoint::publish::Publication;
 use shoal_tablets::counters::OperationCounters;
 use shoal_tablets::gc::relocate::Relocator;
 use shoal_tablets::tablet::tablets::Tablets;
+use shoal_value::ManifestCache;
 
 use crate::bucket::Buckets;
 use crate::store::background::Maintenance;
@@ -117,6 +118,8 @@ pub(crate) struct Inner {
     pub last_backup: Mutex<Option<BackupNote>>,
     pub counters: Arc<OperationCounters>,
     pub read_cache: ReadCache,
+    /// The manifests of long values that were read.
+    pub manifests: ManifestCache,
     /// The buckets with a record.
     pub buckets: Buckets,
     /// The memory that streams of long values share.
@@ -145,6 +148,8 @@ impl Inner {
             tablets: checkpointer.tablets.clone(),
             counters: checkpointer.counters.clone(),
             read_cache: ReadCache::new(checkpointer.tuning.read_cache_bytes),
+            manifests: ManifestCache::new(&checkpointer.pool),
+            shared_steps: SharedSteps::new(&checkpointer.pool),
             relocator: Relocator::new(checkpointer.clone()),
             checkpointer,
             maintenance,
@@ -153,7 +158,6 @@ impl Inner {
             closed: AtomicBool::new(false),
             last_backup: Mutex::new(None),
             buckets: Buckets::default(),
-            shared_steps: SharedSteps::default(),
         }
     }
 

@@ -247,7 +247,7 @@ impl Turns {
 
     fn start_put(&self) {
         self.started.fetch_add(1, Ordering::SeqCst);
-        while self.round % 10 == 0 && !self.deleted.load(Ordering::SeqCst) {
+        while self.round.is_multiple_of(10) && !self.deleted.load(Ordering::SeqCst) {
             thread::yield_now();
         }
     }

@@ -5,6 +5,9 @@
 //! 3. a policy that allows: yes, unless it is a public one, the caller has no key, and the bucket restricts public access;
 //! 4. the canned ACL of the bucket, or of the object: yes, unless the bucket ignores public ACLs;
 //! 5. no.
+//!
+//! Damage to a setting never widens access. While one of the four settings cannot be read, steps 3 and 4 allow nothing, and step 2 only the operations
+//! that replace or remove it; all other requests fail with the name of the setting.
 
 use std::net::IpAddr;
 
@@ -26,6 +29,17 @@ pub(crate) struct BucketAccess {
     pub(crate) ownership: Option<ObjectOwnership>,
     /// Some objects may have an ACL that lets others in.
     pub(crate) has_object_acls: bool,
+    /// The first setting that this program cannot read.
+    pub(crate) unread: Option<UnreadSetting>,
+}
+
+/// A setting about access that cannot be read.
+#[derive(Clone, Debug)]
+pub(crate) struct UnreadSetting {
+    /// The operations that replace or remove it.
+    pub(crate) repairs: &'static [S3Operation],
+    /// Its name and the way out.
+    pub(crate) error: S3Error,
 }
 
 impl BucketAccess {
@@ -96,7 +110,7 @@ pub(crate) struct Origin {
 /// The reason why a caller may not do something.
 pub(crate) struct Refusal {
     pub(crate) error: S3Error,
-    /// A policy denies it: nothing else can allow it.
+    /// A policy denies it, or a setting cannot be read: nothing else can allow it.
     pub(crate) is_denied: bool,
 }
 
@@ -112,6 +126,11 @@ pub(crate) fn decide(
     let Some(access) = access else {
         return by_grants.map_err(|error| Refusal { error, is_denied: false });
     };
+    if let Some(unread) = &access.unread
+        && !unread.repairs.contains(&wish.operation)
+    {
+        return Err(Refusal { error: unread.error.clone(), is_denied: true });
+    }
     let request = PolicyRequest {
         id: caller.key_id(),
         operation: wish.operation,
@@ -130,6 +149,9 @@ pub(crate) fn decide(
         return Err(Refusal { error: S3Error::new(ErrorCode::AccessDenied, why), is_denied: true });
     }
     let Err(error) = by_grants else { return Ok(()) };
+    if access.unread.is_some() {
+        return Err(Refusal { error, is_denied: true });
+    }
     let is_restricted =
         || access.block.restrict && !caller.has_key() && policy.is_some_and(BucketPolicy::is_public);
     if (verdict == PolicyVerdict::Allow && !is_restricted()) || access.acl_allows(wish, caller.has_key()) {

@@ -14,6 +14,10 @@ use crate::time::{DAY_S, SECOND_NS, http_date_of};
 /// The header with the end of an object.
 const EXPIRATION: HeaderName = HeaderName::from_static("x-amz-expiration");
 
+/// The headers with the end of an open upload, and the name of its rule.
+const ABORT_DATE: HeaderName = HeaderName::from_static("x-amz-abort-date");
+const ABORT_RULE: HeaderName = HeaderName::from_static("x-amz-abort-rule-id");
+
 /// The objects that a rule is about: they have all of these properties.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LifecycleFilter {
@@ -101,12 +105,16 @@ pub fn expiration_of<'r>(rules: &'r [LifecycleRule], object: &RuledObject<'_>) -
     rules.iter().filter_map(end).min_by_key(|(second, _)| *second)
 }
 
-/// The earliest end that the rules give an upload that was started at `created_s`; `None` if no rule is about it.
+/// The earliest end that the rules give an upload that was started at `created_s`, with the name of its rule; `None` if no rule is about
+/// it.
 #[must_use]
-pub fn abort_of(rules: &[LifecycleRule], key: &[u8], created_s: u64) -> Option<u64> {
-    let fits = |rule: &&LifecycleRule| rule.is_enabled && key.starts_with(rule.filter.prefix.as_bytes());
-    let days = rules.iter().filter(fits).filter_map(|rule| rule.abort_days);
-    days.map(|days| LifecycleEnd::Days(days).second(created_s)).min()
+pub fn abort_of<'r>(rules: &'r [LifecycleRule], key: &[u8], created_s: u64) -> Option<(u64, &'r str)> {
+    let end = |rule: &'r LifecycleRule| {
+        let days = rule.abort_days.filter(|_| rule.is_enabled)?;
+        let fits = key.starts_with(rule.filter.prefix.as_bytes());
+        fits.then(|| (LifecycleEnd::Days(days).second(created_s), rule.id.as_str()))
+    };
+    rules.iter().filter_map(end).min_by_key(|(second, _)| *second)
 }
 
 /// The prefixes of all keys that the rules may expire; none is the start of another.
@@ -129,6 +137,26 @@ impl FoundBucket {
         value.push('"');
         if let Ok(value) = HeaderValue::try_from(value) {
             headers.insert(EXPIRATION, value);
+        }
+    }
+
+    /// Adds the headers with the end that the rules give an upload of `key` that was started at `created_ns`.
+    pub(crate) fn add_abort(&self, headers: &mut HeaderMap, key: &[u8], created_ns: u64) {
+        let Some(rules) = &self.lifecycle else { return };
+        let Some((second, id)) = abort_of(rules, key, created_ns / SECOND_NS) else { return };
+        // AWS does not encode the name here. Clients read only ASCII alike, so other names are encoded.
+        let plain = Some(id).filter(|id| id.bytes().all(|byte| (b' '..=b'~').contains(&byte)));
+        let name = match plain {
+            Some(id) => HeaderValue::from_str(id),
+            None => {
+                let mut encoded = String::new();
+                percent_encode(&mut encoded, id.as_bytes());
+                HeaderValue::try_from(encoded)
+            }
+        };
+        if let (Ok(date), Ok(name)) = (HeaderValue::try_from(http_date_of(second)), name) {
+            headers.insert(ABORT_DATE, date);
+            headers.insert(ABORT_RULE, name);
         }
     }
 }
@@ -289,8 +317,8 @@ mod tests {
             ..rule("r", prefix, None)
         };
         let rules = [abort("", 9, true), abort("a/", 2, true), abort("a/", 1, false), rule("e", "", None)];
-        assert_eq!(abort_of(&rules, b"a/k", 1), Some(3 * DAY_S));
-        assert_eq!(abort_of(&rules, b"k", 0), Some(9 * DAY_S));
+        assert_eq!(abort_of(&rules, b"a/k", 1), Some((3 * DAY_S, "r")));
+        assert_eq!(abort_of(&rules, b"k", 0), Some((9 * DAY_S, "r")));
         assert_eq!(abort_of(&rules[1..], b"k", 0), None);
     }
 

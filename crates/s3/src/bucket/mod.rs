@@ -2,6 +2,7 @@
 
 pub mod documents;
 pub(crate) mod fields;
+mod item;
 pub mod lifecycle;
 pub(crate) mod operations;
 pub(crate) mod settings;
@@ -18,36 +19,11 @@ use shoal_engine::{Attributes, BucketConfig, BucketState, Error, ListRequest, St
 use self::documents::public_access::{ObjectOwnership, PublicAccessBlock};
 use self::lifecycle::{LifecycleRule, decode_lifecycle};
 use crate::access::acl::CannedAcl;
-use crate::access::decide::BucketAccess;
+use crate::access::decide::{BucketAccess, UnreadSetting};
 use crate::access::policy::BucketPolicy;
 use crate::body::check::EtagScheme;
 use crate::request::error::{ErrorCode, S3Error, S3Result};
 use crate::time::SECOND_NS;
-
-/// The tags of a record's items.
-mod item {
-    /// The id of the key that created the bucket.
-    pub(super) const OWNER: u8 = 1;
-    /// The canned ACL.
-    pub(super) const ACL: u8 = 2;
-    /// The policy, as it came.
-    pub(super) const POLICY: u8 = 3;
-    /// The rules for browsers.
-    pub(super) const CORS: u8 = 4;
-    /// The lifecycle rules.
-    pub(super) const LIFECYCLE: u8 = 5;
-    /// The website.
-    pub(super) const WEBSITE: u8 = 6;
-    /// The tags.
-    pub(super) const TAGS: u8 = 7;
-    /// The public access block.
-    pub(super) const BLOCK: u8 = 10;
-    /// The ownership controls.
-    pub(super) const OWNERSHIP: u8 = 11;
-
-    /// Those about access.
-    pub(super) const OF_ACCESS: [u8; 4] = [ACL, POLICY, BLOCK, OWNERSHIP];
-}
 
 /// The owner of a bucket without a record.
 const NOBODY: &str = "shoal";
@@ -80,29 +56,40 @@ impl FoundBucket {
         owner.and_then(|id| str::from_utf8(id).ok()).unwrap_or(NOBODY)
     }
 
-    /// Its settings about access, read from its record.
-    fn read_access(&self) -> S3Result<Option<BucketAccess>> {
-        let Some(record) = &self.record else { return Ok(None) };
+    /// Its settings about access, read from its record. Those that cannot be read have no effect: [`BucketAccess::unread`] refuses.
+    fn read_access(&self) -> Option<BucketAccess> {
+        let record = self.record.as_ref()?;
         let has_object_acls = record.config().has_object_acls;
         let has_items = item::OF_ACCESS.iter().any(|tag| record.config().items.get(*tag).is_some());
         if !has_object_acls && !has_items {
-            return Ok(None);
+            return None;
         }
         let number = |bytes: &[u8]| bytes.first().copied().ok_or(ErrorCode::InternalError);
         let unknown = ErrorCode::InternalError;
-        Ok(Some(BucketAccess {
-            acl: self
-                .setting(item::ACL, |bytes| CannedAcl::of_number(number(bytes)?).ok_or(unknown))?
-                .unwrap_or_default(),
-            policy: self.setting(item::POLICY, |bytes| BucketPolicy::parse(bytes, record.name()))?,
-            block: self
-                .setting(item::BLOCK, |bytes| PublicAccessBlock::of_number(number(bytes)?).ok_or(unknown))?
-                .unwrap_or_default(),
-            ownership: self.setting(item::OWNERSHIP, |bytes| {
-                ObjectOwnership::of_number(number(bytes)?).ok_or(unknown)
-            })?,
+        let block =
+            self.setting(item::BLOCK, |bytes| PublicAccessBlock::of_number(number(bytes)?).ok_or(unknown));
+        let ownership =
+            self.setting(item::OWNERSHIP, |bytes| ObjectOwnership::of_number(number(bytes)?).ok_or(unknown));
+        let acl = self.setting(item::ACL, |bytes| CannedAcl::of_number(number(bytes)?).ok_or(unknown));
+        let policy = self.setting(item::POLICY, |bytes| BucketPolicy::parse(bytes, record.name()));
+        // In this order they are repaired: the block and the ownership limit the ACL and the policy that are set then.
+        let errors = [
+            (item::BLOCK, block.as_ref().err()),
+            (item::OWNERSHIP, ownership.as_ref().err()),
+            (item::ACL, acl.as_ref().err()),
+            (item::POLICY, policy.as_ref().err()),
+        ];
+        let unread = errors.into_iter().find_map(|(tag, error)| {
+            Some(UnreadSetting { repairs: item::repairs_of(tag), error: error?.clone() })
+        });
+        Some(BucketAccess {
+            acl: acl.unwrap_or_default().unwrap_or_default(),
+            policy: policy.unwrap_or_default(),
+            block: block.unwrap_or_default().unwrap_or_default(),
+            ownership: ownership.unwrap_or_default(),
             has_object_acls,
-        }))
+            unread,
+        })
     }
 
     /// Its lifecycle rules, read from its record. Requests for objects are served without rules that cannot be read; the sweeper passes over
@@ -193,7 +180,7 @@ impl Buckets {
     /// The bucket with this name, if it has a record.
     ///
     /// # Errors
-    /// Those of the store; `InternalError` if its settings cannot be read.
+    /// Those of the store.
     pub(crate) fn find_record(&self, store: &Store, name: &str) -> S3Result<Option<FoundBucket>> {
         let Some(record) = store.bucket(name)? else { return Ok(None) };
         let known = self.settings.lock().get(name).filter(|it| Arc::ptr_eq(&it.state, &record)).cloned();
@@ -201,7 +188,7 @@ impl Buckets {
             return Ok(Some(FoundBucket { record: Some(state), access, lifecycle }));
         }
         let mut found = FoundBucket { record: Some(record.clone()), ..FoundBucket::default() };
-        found.access = found.read_access()?.map(Arc::new);
+        found.access = found.read_access().map(Arc::new);
         found.lifecycle = found.read_lifecycle();
         if found.access.is_some() || found.lifecycle.is_some() {
             let mut all = self.settings.lock();

@@ -38,9 +38,10 @@ impl FoundBucket {
     ) -> S3Result<Option<T>> {
         let Some(stored) = self.items().and_then(|items| items.get(tag)) else { return Ok(None) };
         let unusable = |_| {
-            let why = format!(
-                "Item {tag} of the bucket's record cannot be read: delete this setting, and set it again."
-            );
+            let bucket = self.record.as_ref().map_or("", |record| record.name());
+            let repairs: Vec<_> = item::repairs_of(tag).iter().map(|operation| operation.name()).collect();
+            let (setting, repairs) = (item::name_of(tag), repairs.join(" or "));
+            let why = format!("The {setting} of bucket {bucket:?} cannot be read. {repairs} repairs it.");
             S3Error::new(ErrorCode::InternalError, why)
         };
         decode(stored).map(Some).map_err(unusable)

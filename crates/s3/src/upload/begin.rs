@@ -23,6 +23,7 @@ pub(crate) async fn create_upload(state: &S3State, call: S3Call) -> S3Result<S3A
     let key = call.object_key()?;
     let upload = state.store.begin_upload(&key, settings, call.found.record.as_ref()).await?;
     let mut answer = S3Answer::xml(upload_result(call.bucket(), call.key(), upload.id.number()));
+    call.found.add_abort(&mut answer.headers, call.key(), state.now_ns());
     if let Some(checksum) = checksum {
         let algorithm = HeaderValue::from_static(checksum.algorithm.name());
         answer.headers.insert("x-amz-checksum-algorithm", algorithm);

@@ -12,6 +12,7 @@ use super::{checksum_of, listed_part, open_upload, upload_of};
 use crate::answer::S3Answer;
 use crate::answer::list::ListedPart;
 use crate::answer::result::complete_result;
+use crate::bucket::lifecycle::RuledObject;
 use crate::object::conditions::WriteCondition;
 use crate::object::metadata::S3Metadata;
 use crate::object::write::known_etag;
@@ -32,13 +33,13 @@ pub(crate) async fn complete_upload(state: &S3State, mut call: S3Call) -> S3Resu
     let asked = parse_completed_parts(&call.document(state).await?)?;
     let info = state.store.upload(&upload).await?.ok_or(ErrorCode::NoSuchUpload)?;
     if let Some(completed) = &info.completed {
-        return answer(state, &call, completed);
+        return answer(state, &call, completed).await;
     }
     for _ in 0..TRIES_MAX {
         let found = state.store.list_parts(&upload, 0, PARTS_MAX.into()).await?.parts;
         call.permit.set((asked.len() + found.len()) * PART_BYTES)?;
         match complete(state, &call, &info, (&asked, &found), &condition).await {
-            Ok(Completing::Done(completed)) => return answer(state, &call, &completed),
+            Ok(Completing::Done(completed)) => return answer(state, &call, &completed).await,
             Ok(Completing::Refused(error)) | Err(CompleteFailed::Request(error)) => return Err(error),
             // It was replaced since it was listed.
             Err(CompleteFailed::Store(Error::NoPart(_))) => {}
@@ -95,13 +96,23 @@ async fn complete(
 }
 
 /// The answer about an object that was made.
-fn answer(state: &S3State, call: &S3Call, completed: &Completed) -> S3Result<S3Answer> {
+async fn answer(state: &S3State, call: &S3Call, completed: &Completed) -> S3Result<S3Answer> {
     let kept = Metadata { attributes: Attributes::clone(&completed.answer), ..Metadata::default() };
     let etag = kept.etag(completed.version.0, 0);
     let location = call.location(state)?;
     let document = complete_result(&location, (call.bucket(), call.key()), &etag, kept.checksum().as_ref());
     call.permit.set(document.len())?;
-    Ok(S3Answer::xml(document))
+    let mut answer = S3Answer::xml(document);
+    if call.found.lifecycle.is_some() {
+        // The object is complete, whatever a look at it finds.
+        let found = state.store.head(&call.object_key()?).await.ok().flatten();
+        if let Some(info) = found.filter(|info| info.version == completed.version) {
+            let ObjectInfo { metadata, bytes, modified_ns, .. } = &info;
+            let object = RuledObject { key: call.key(), metadata, bytes: *bytes, modified_ns: *modified_ns };
+            call.found.add_expiration(&mut answer.headers, &object);
+        }
+    }
+    Ok(answer)
 }
 
 /// AbortMultipartUpload.

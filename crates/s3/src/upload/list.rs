@@ -24,7 +24,9 @@ pub(crate) async fn list_parts(state: &S3State, call: S3Call) -> S3Result<S3Answ
     let of = (call.bucket(), call.key());
     let document = part_list(of, &listed_upload(&info), &query, (&parts, is_cut), owner(call.found.owner()));
     call.permit.set(document.len())?;
-    Ok(S3Answer::xml(document))
+    let mut answer = S3Answer::xml(document);
+    call.found.add_abort(&mut answer.headers, call.key(), info.created_ns);
+    Ok(answer)
 }
 
 /// The last entry of a page.

@@ -109,8 +109,53 @@ async fn answers_name_the_end_of_an_object() {
     }
     let copied = client.send("PUT", "/bkt/tmp/c", &[("x-amz-copy-source", "/bkt/other")], b"").await;
     assert_eq!(named(&copied), plain);
+    let upload = client.begin_upload("/bkt/tmp/u", &tagged).await;
+    let part = client.send_part("/bkt/tmp/u", &upload, 1, b"1").await;
+    let parts = [(1, part.header("etag").unwrap())];
+    for _ in 0..2 {
+        assert_eq!(named(&client.complete_upload("/bkt/tmp/u", &upload, &parts, &[]).await), short);
+    }
+    assert_eq!(named(&client.head("/bkt/tmp/u").await), short);
+    client.put("/bkt/tmp/u", b"another object").await;
+    assert_eq!(named(&client.complete_upload("/bkt/tmp/u", &upload, &parts, &[]).await), None);
     client.delete("/bkt?lifecycle").await;
     assert_eq!(named(&client.head("/bkt/tmp/k").await), None);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn answers_name_the_end_of_an_upload() {
+    let clock = Arc::new(ManualClock::new(SystemClock::default().wall_ns()));
+    let running = moved(&clock);
+    let mut client = running.with_bucket().await;
+    let abort = |days: u32| {
+        format!(
+            "<AbortIncompleteMultipartUpload><DaysAfterInitiation>{days}</DaysAfterInitiation></AbortIncompleteMultipartUpload>"
+        )
+    };
+    let off = rule("off", "", &abort(1)).replace("Enabled", "Disabled");
+    let rules = [
+        rule("late", "", &abort(9)),
+        rule("a b", "<Prefix>tmp/</Prefix>", &abort(3)),
+        rule("né", "<Prefix>tmp/x</Prefix>", &abort(2)),
+        off,
+        rule("objects", "", &days(1)),
+    ];
+    assert_eq!(set(&mut client, &rules).await.status, 200);
+    let named = |reply: &Reply| {
+        assert_eq!(reply.status, 200, "{}", reply.text());
+        ["x-amz-abort-date", "x-amz-abort-rule-id"].map(|name| reply.header(name).map(ToOwned::to_owned))
+    };
+    for (key, end, id) in [("other", 9, "late"), ("tmp/k", 3, "a b"), ("tmp/x", 2, "n%C3%A9")] {
+        let midnight = (clock.wall_ns() + end * DAY_NS).next_multiple_of(DAY_NS);
+        let expected = [Some(shoal_s3::time::http_date_of(midnight / 1_000_000_000)), Some(id.to_owned())];
+        let started = client.send("POST", &format!("/bkt/{key}?uploads"), &[], b"").await;
+        assert_eq!(named(&started), expected, "{key}");
+        let listed = format!("/bkt/{key}?uploadId={}", started.one("UploadId"));
+        assert_eq!(named(&client.get(&listed).await), expected, "{key}");
+    }
+    client.delete("/bkt?lifecycle").await;
+    let started = client.send("POST", "/bkt/tmp/k?uploads", &[], b"").await;
+    assert_eq!(named(&started), [None, None]);
 }
 
 /// A frontend whose sweeper looks at this clock ten times a second.

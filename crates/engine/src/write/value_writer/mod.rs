@@ -17,9 +17,10 @@ use shoal_common::object::{Metadata, PutOptions, PutResult, RejectRules};
 use shoal_common::upload::Upload;
 use shoal_value::{home_of, manifest_blocks};
 
-use self::placing::{Placing, STEP_BYTES, WrittenSteps};
+use self::placing::{Placing, WrittenSteps};
 use crate::bucket::BucketState;
 use crate::store::Store;
+use crate::store::shared_steps::STEP_BYTES;
 use crate::write::change::Placed;
 use crate::write::upload::{PartValue, check_part_metadata};
 use crate::write::write_batch::Write;

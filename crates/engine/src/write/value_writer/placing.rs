@@ -19,10 +19,8 @@ use shoal_value::Filler;
 use smallvec::SmallVec;
 
 use crate::store::Store;
-use crate::store::shared_steps::{SHARED_STEPS_OF_ONE_MAX, SharedStep};
+use crate::store::shared_steps::{SHARED_STEPS_OF_ONE_MAX, STEP_BYTES, SharedStep};
 
-/// Bytes of a step: four units.
-pub(super) const STEP_BYTES: usize = 4 * VALUE_UNIT_BYTES;
 /// Most bytes whose room is claimed at once; whole steps.
 const CLAIM_BYTES: u64 = 4 << 20;
 

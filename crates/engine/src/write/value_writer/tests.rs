@@ -14,7 +14,7 @@ use shoal_testkit::task::poll_once;
 use super::*;
 use crate::store::shared_steps::{SHARED_STEPS_MAX, SHARED_STEPS_OF_ONE_MAX, SharedStep};
 use crate::testing::fixtures::{Fixture, environment, get, key, open_in, options};
-use crate::{ByteRange, FormatOptions, block_on};
+use crate::{ByteRange, FormatOptions, OpenOptions, block_on};
 
 /// The value of an object of any length.
 fn read(store: &Store, key: &ObjectKey) -> Vec<u8> {
@@ -55,14 +55,18 @@ impl Intercept for HeldWrites {
     }
 }
 
-/// A store on a device that holds its writes.
+/// A store on a device that holds its writes, whose streams share all steps.
 fn with_held_writes() -> (Arc<Intercepted<HeldWrites>>, Store) {
+    with_cache(256 << 20)
+}
+
+fn with_cache(cache_bytes: usize) -> (Arc<Intercepted<HeldWrites>>, Store) {
     const BLOCKS: u64 = 16_384;
     let sim = quiet(Image::new(BLOCKS));
     let held = HeldWrites { sim, holds: AtomicBool::new(false), held: Mutex::default() };
     let (held, device) = Intercepted::new(held);
     block_on(Store::format(&device, &FormatOptions::for_blocks(BLOCKS), &environment())).unwrap();
-    let store = open_in(&device, options(), environment());
+    let store = open_in(&device, OpenOptions { cache_bytes, ..options() }, environment());
     (held, store)
 }
 
@@ -152,6 +156,16 @@ fn streams_share_steps() {
     held.holds.store(false, Ordering::Relaxed);
     held.sim.submit(std::mem::take(&mut *held.held.lock()));
     assert!(read(&store, &key("0")) == value);
+}
+
+/// A store with a small cache has less memory for streams.
+#[test]
+fn a_small_store_shares_a_32nd_of_its_cache() {
+    for (cache_mib, steps) in [(1, 0), (16, 2), (64, 8), (512, SHARED_STEPS_MAX)] {
+        let (_, store) = with_cache(cache_mib << 20);
+        let _all = take_steps(&store, steps);
+        assert!(SharedStep::try_take(&store).is_none(), "{cache_mib} MiB");
+    }
 }
 
 /// A stream that has become slow has no more than its two steps.

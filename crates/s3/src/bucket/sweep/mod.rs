@@ -224,7 +224,7 @@ impl Sweeper {
             return Ok(false);
         }
         let rules = found.lifecycle.as_deref().unwrap_or_default();
-        if let Some(end_s) = abort_of(rules, key.key(), created_s) {
+        if let Some((end_s, _)) = abort_of(rules, key.key(), created_s) {
             return Ok(end_s <= settled_ns / SECOND_NS);
         }
         let Some(life) = self.upload_life else { return Ok(false) };
