@@ -176,8 +176,9 @@ def test_a_stream_whose_object_changes_under_a_cut_line(server: Server, line: Li
             client = connect(line.address, attempts=10)
             with client.get_stream("k") as stream, pytest.raises(shoal.ChangedError):
                 for _ in stream:
-                    change()
+                    # First the cut: during a slow change gRPC would read the whole stream ahead.
                     line.cut()
+                    change()
 
 
 def test_a_put_stream_over_a_cut_line_stores_nothing(server: Server, line: Line, connect: Connect) -> None:
