@@ -83,7 +83,7 @@ async fn a_full_store_refuses_bytes_and_takes_them_after_an_abort() {
         let part = client.send_part("/bkt/upload", &upload, number, &bytes(number as u8, PART)).await;
         sent.push(part.header("etag").unwrap().to_owned());
     }
-    // A put and a part have begun when the room ends; then the upload is completed.
+    // A put and a part are in progress when the store runs out of room; the upload is completed afterwards.
     let (stream, part) = (bytes(7, STREAM), bytes(8, PART));
     let (mut putting, mut sending) = (running.client().await, running.client().await);
     start_put(&mut putting, "/bkt/stream", &stream, STREAM / 8).await;
