@@ -1,0 +1,3 @@
+//! Objects, by the operations of S3: single ones, presigned URLs, and all below a prefix as an archive.
+
+pub(crate) mod pass;
