@@ -21,6 +21,7 @@ use crate::call::{ApiCall, Route, decoded};
 use crate::guard::{check_host, check_origin, host_of};
 use crate::keys;
 use crate::objects::pass::pass;
+use crate::objects::{archive, presign};
 use crate::session::{self, sign_in, signed_out};
 use crate::state::ConsoleState;
 
@@ -41,7 +42,7 @@ const HEADERS: [(HeaderName, HeaderValue); 6] = [
 ];
 
 /// All routes. A module adds its table here.
-const ROUTES: [&[Route]; 2] = [session::ROUTES, keys::ROUTES];
+const ROUTES: [&[Route]; 4] = [session::ROUTES, keys::ROUTES, archive::ROUTES, presign::ROUTES];
 
 /// The route of a request, and the decoded part of its path that has a `*`.
 fn route_of(method: &Method, path: &str) -> ApiResult<(&'static Route, String)> {

@@ -56,10 +56,10 @@ impl S3Service {
         Box::pin(self.state.answer_given(peer, flow, (principal, metrics), request))
     }
 
-    /// The region that signatures name.
+    /// The party that signs with the key `id`; `None` if there is no such key, or its time is over.
     #[must_use]
-    pub fn region(&self) -> &str {
-        self.state.signing.region()
+    pub fn signer(&self, id: &str) -> Option<Principal> {
+        self.state.caller_of(Some(id)).ok()?.principal().cloned()
     }
 
     /// The URL by which its holder may read an object for `seconds` (1 to 604800) at the address `endpoint` of an S3 frontend, signed by
