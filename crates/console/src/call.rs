@@ -82,13 +82,19 @@ pub(crate) async fn document<T: DeserializeOwned>(
     if !given.eq_ignore_ascii_case("application/json") {
         return Err(ApiError::bad("the body must be JSON, with the header content-type: application/json"));
     }
+    let too_long = || {
+        let problem = format!("the body has more than {bytes_max} bytes; send a shorter one");
+        ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, problem)
+    };
+    if body.size_hint().lower() > bytes_max as u64 {
+        return Err(too_long());
+    }
     let mut body = WatchedBody::new(body, state.min_rate);
     let mut content = Vec::new();
     while let Some(frame) = poll_fn(|context| Pin::new(&mut body).poll_frame(context)).await {
         let Ok(piece) = frame?.into_data() else { continue };
         if content.len() + piece.len() > bytes_max {
-            let problem = format!("the body has more than {bytes_max} bytes; send a shorter one");
-            return Err(ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, problem));
+            return Err(too_long());
         }
         permit.grow(piece.len())?;
         content.extend_from_slice(&piece);

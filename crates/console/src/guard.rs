@@ -46,7 +46,7 @@ pub(crate) fn check_host(host: Option<&str>, is_open: bool) -> ApiResult<()> {
 /// The name of `NAME:PORT` or `[ADDRESS]:PORT`.
 fn without_port(host: &str) -> &str {
     match host.rsplit_once(':') {
-        Some((name, port)) if !port.contains(']') => name,
+        Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => name,
         _ => host,
     }
 }

@@ -76,10 +76,10 @@ mod tests {
 
     #[test]
     fn the_length_of_a_record_counts_itself() {
-        assert_eq!(record("path", "a"), "10 path=a\n");
+        assert_eq!(record("path", "a"), "9 path=a\n");
         assert_eq!(record("path", "ab"), "11 path=ab\n");
         let long = record("path", &"x".repeat(91));
-        assert!(long.starts_with("100 path=") && long.len() == 100, "{long}");
+        assert!(long.starts_with("101 path=") && long.len() == 101, "{long}");
     }
 
     #[test]
