@@ -24,7 +24,7 @@ pub(crate) type Answering<'a> = BoxFuture<'a, ApiResult<HttpAnswer>>;
 /// An entry of the table of routes.
 pub(crate) struct Route {
     pub(crate) method: Method,
-    /// The path below `/api/`; `*` stands for one part, which is [`ApiCall::part`].
+    /// The path below `/api/`; `*` is one part, [`ApiCall::part`].
     pub(crate) path: &'static str,
     /// The name of the operation in logs.
     pub(crate) name: &'static str,

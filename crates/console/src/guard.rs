@@ -10,9 +10,9 @@ use http::{HeaderMap, Method, StatusCode};
 
 use crate::answer::{ApiError, ApiResult};
 
-/// The header in which browsers tell the relation between the page and the server.
+/// The header of browsers with the relation between the page and the server.
 const SITE: &str = "sec-fetch-site";
-/// The header in which browsers tell the use of an answer.
+/// The header of browsers with the use of an answer.
 const DESTINATION: &str = "sec-fetch-dest";
 
 /// The host that a request names. HTTP/2 has it in the target.

@@ -1,4 +1,4 @@
-//! The keys of the file of keys: they are listed, made, revoked and given new secrets by an administrator.
+//! The keys of the file of keys: an administrator lists, makes, revokes and rotates them.
 //!
 //! The program that serves the console reads and writes the file ([`KeyBook`]); this crate opens none.
 
@@ -134,7 +134,7 @@ struct NewKey {
     expires_ms: Option<u64>,
 }
 
-/// Checks that a party may give `grants` to others: a key with admin alone must not make itself one that reads everything.
+/// Checks that a party may hand out `grants`: a key with admin alone must not make itself one that reads everything.
 fn check_hand_out(principal: &Principal, grants: &[String]) -> Result<(), KeyBookError> {
     for text in grants {
         let grant = Grant::parse(text).map_err(|error| KeyBookError::Refused(error.to_string()))?;

@@ -1,4 +1,4 @@
-//! The console: pages for browsers on a store, and the small API behind them.
+//! The console: pages for browsers on a store, and their small API.
 //!
 //! A session is a party with the grants that its key or token has for every frontend; without credentials, everybody on this machine is let
 //! in, as by gRPC. Objects are read and changed by the operations of S3 ([`shoal_s3::S3Service`]), so there is no third way to the store.

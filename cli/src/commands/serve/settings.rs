@@ -203,9 +203,6 @@ impl Settings {
             resp_tls: arguments.resp_tls.as_deref().map(parse_switch).transpose()?,
             is_resp_open: false,
         };
-        if settings.resp_tls == Some(true) && settings.credentials.certificates.is_none() {
-            return Err(Usage("--resp-tls on needs --tls-cert and --tls-key".into()).into());
-        }
         settings.with_redis_asking(is_resp_named)
     }
 
@@ -213,6 +210,9 @@ impl Settings {
     /// them. That holds with --insecure as well, which does not cancel configured credentials. If the frontend's
     /// address was named by an option, that is an error.
     fn with_redis_asking(self, is_resp_named: bool) -> anyhow::Result<Self> {
+        if self.resp_tls == Some(true) && self.credentials.certificates.is_none() {
+            return Err(Usage("--resp-tls on needs --tls-cert and --tls-key".into()).into());
+        }
         let asks = self.credentials.tokens.is_some() || self.credentials.client_roots.is_some();
         let is_open = asks && !self.asks_redis_certificates() && !self.asks_redis_keys();
         let Some((address, _)) =

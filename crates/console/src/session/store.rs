@@ -15,7 +15,7 @@ use crate::answer::{ApiError, ApiResult};
 /// The most sessions; the one that was not used for the longest time makes room for a further one.
 const SESSIONS_MAX: usize = 256;
 
-/// A session ends when it was not used for this long.
+/// A session that was not used for this time is over.
 pub(super) const IDLE_MAX: Duration = Duration::from_hours(12);
 
 /// Sign-ins at a time. Further ones wait: guesses of secrets come at a bounded rate.
@@ -51,7 +51,7 @@ impl Session {
 
 /// The sessions. A user without one may have been let in without credentials, or by a certificate.
 pub(crate) struct Sessions {
-    /// By the hash of the word in the cookie: the time of a search tells nothing about a word.
+    /// By the hash of the word in the cookie: the time of a search does not depend on a secret.
     all: Mutex<HashMap<[u8; 32], Arc<Session>>>,
     /// The word that requests of users without a session must carry.
     pub(super) csrf: Arc<str>,
@@ -77,15 +77,22 @@ impl Sessions {
             used_ns: now_ns.into(),
             is_over: watch::Sender::new(false),
         });
-        let mut all = self.all.lock();
+        let ended = self.add(&session);
+        if let Some(ended) = ended {
+            ended.is_over.send_replace(true);
+        }
+        Ok((session, word))
+    }
+
+    /// Adds a session. Returns the one that makes room for it.
+    fn add(&self, session: &Arc<Session>) -> Option<Arc<Session>> {
+        let (mut all, mut ended) = (self.all.lock(), None);
         if all.len() >= SESSIONS_MAX {
             let oldest = all.values().min_by_key(|session| session.used_ns.load(Ordering::Relaxed)).cloned();
-            if let Some(oldest) = oldest.and_then(|oldest| all.remove(&oldest.name)) {
-                oldest.is_over.send_replace(true);
-            }
+            ended = oldest.and_then(|oldest| all.remove(&oldest.name));
         }
-        all.insert(session.name, Arc::clone(&session));
-        Ok((session, word))
+        all.insert(session.name, Arc::clone(session));
+        ended
     }
 
     /// The session of a cookie's word, unless it was idle for too long.
@@ -98,7 +105,7 @@ impl Sessions {
         Some(session)
     }
 
-    /// Ends a session, and its streams.
+    /// Finishes a session, and its streams.
     pub(super) fn end(&self, session: &Session) {
         self.all.lock().remove(&session.name);
         session.is_over.send_replace(true);

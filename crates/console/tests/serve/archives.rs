@@ -135,7 +135,7 @@ async fn an_archive_of_a_revoked_key_is_cut() {
     }
 }
 
-/// A reader that goes away leaves nothing behind, and the memory of an archive does not follow its length.
+/// A reader that goes away holds no memory, and the memory of an archive does not follow its length.
 #[tokio::test]
 async fn an_archive_holds_little_memory_and_gives_it_back() {
     let running = Running::start();

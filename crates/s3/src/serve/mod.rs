@@ -122,7 +122,7 @@ fn host_of(head: &http::request::Parts) -> Option<&str> {
 }
 
 impl S3State {
-    /// Answers a request whose head was read. A caller that is `given` needs no signature.
+    /// Answers a request whose head was read. With a caller, no signature is needed.
     async fn answer(
         &self,
         (peer, flow): (&Peer, &Arc<ConnectionFlow>),

@@ -1,7 +1,7 @@
 //! The names of objects in an archive: paths that are safe to be unpacked, each for one object.
 //!
 //! A key that is a safe path keeps it. Another one gets a mark, a `~` and a number at the end of a part of its path. Names with marks are
-//! remembered by their hashes, so that each is given once; names without marks are as different as their keys. So the memory does not depend on
+//! remembered by their hashes, so that each is used once; names without marks are as different as their keys. So the memory does not depend on
 //! the number of ordinary keys.
 
 use std::collections::HashSet;
@@ -15,11 +15,11 @@ const MARKED_MAX: usize = 1 << 20;
 pub(super) struct EntryName {
     /// A relative path, without a slash at its end.
     pub(super) path: String,
-    /// The object is empty, and its key ends with a slash: it stands for a folder.
+    /// The object is empty, and its key ends with a slash: it is a folder.
     pub(super) is_folder: bool,
 }
 
-/// The names that were given in an archive.
+/// The names in an archive so far.
 pub(super) struct EntryNames {
     /// Bytes at the start of all keys that are no part of names.
     skipped: usize,
@@ -99,7 +99,7 @@ fn without_drive(part: &mut String) {
     }
 }
 
-/// Returns true if the part ends with a mark.
+/// Returns true if the part has a mark at its end.
 fn has_mark(part: &str) -> bool {
     part.rsplit_once('~')
         .is_some_and(|(_, number)| !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit()))

@@ -96,7 +96,7 @@ impl Stream for Piped {
     }
 }
 
-/// The pieces that `write` writes. An error ends them.
+/// The pieces that `write` writes. An error is the last one.
 pub(super) fn piped<F>(write: impl FnOnce(Outlet) -> F) -> Pieces
 where
     F: Future<Output = Result<(), CutError>> + Send + 'static,

@@ -1,5 +1,5 @@
 //! The form of a zip: objects as they are (stored), with 64-bit fields if they are needed. An object that is longer than a piece has its
-//! checksum behind it, in a data descriptor.
+//! checksum after it, in a data descriptor.
 
 use flate2::Crc;
 use shoal_s3::time::{SECOND_NS, iso_of};
