@@ -172,7 +172,7 @@ async fn without_credentials_only_names_of_this_machine_are_answered() {
     let asking = Running::start();
     let mut page = asking.page().await;
     page.host = "shoal.example".to_owned();
-    assert_eq!(page.get("/").await.status, 200, "who asks for credentials has other names, too");
+    assert_eq!(page.get("/").await.status, 200, "with credentials it has other names, too");
 }
 
 #[tokio::test]

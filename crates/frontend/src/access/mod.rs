@@ -307,7 +307,7 @@ mod tests {
         assert!(!principal(&["read,list,write,delete,bucket *"]).is_unrestricted());
     }
 
-    /// Who may make keys must not become more than it is by them.
+    /// The maker of keys must not become more than it is by them.
     #[test]
     fn only_own_grants_are_handed_out() {
         let clerk =

@@ -40,7 +40,7 @@ impl S3Service {
         Ok(Self { state: Arc::new(state), upload_life })
     }
 
-    /// Deletes what has come to its end, until it is dropped. One task of a store does that.
+    /// Deletes expired objects and old uploads, until it is dropped. One task of a store does that.
     pub fn sweep(&self) -> Boxed<'static, ()> {
         Box::pin(Sweeper::new(Arc::clone(&self.state), self.upload_life).run())
     }

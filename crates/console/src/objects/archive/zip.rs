@@ -180,7 +180,7 @@ fn dos_moment(ns: u64) -> [u16; 2] {
     let fields = || {
         let (year, month, day) = (number(0, 4)?.checked_sub(1980)?, number(5, 2)?, number(8, 2)?);
         let (hour, minute, second) = (number(11, 2)?, number(14, 2)?, number(17, 2)?);
-        Some([hour << 11 | minute << 5 | second / 2, year.min(127) << 9 | month << 5 | day])
+        Some([hour << 11 | minute << 5 | (second / 2), year.min(127) << 9 | month << 5 | day])
     };
     fields().unwrap_or([0, 1 << 5 | 1])
 }
