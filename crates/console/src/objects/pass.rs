@@ -10,6 +10,7 @@ use http::{HeaderMap, HeaderValue, Method, Request, StatusCode, Uri};
 use hyper::body::Incoming;
 use shoal_http::{ConnectionFlow, HttpAnswer, Peer};
 
+use super::cut::cut_at;
 use crate::answer::{ApiError, ApiResult};
 use crate::guard::{check_origin, check_use};
 use crate::session::signed_out;
@@ -39,11 +40,11 @@ pub(crate) async fn pass(
     }
     head.uri = uri_of_s3(&head.uri)?;
     head.headers.remove(COOKIE);
-    let caller = (admitted.principal, &state.metrics);
+    let caller = (admitted.principal.clone(), &state.metrics);
     let mut answer = state.objects.serve_as(caller, (peer, flow), Request::from_parts(head, body)).await;
     let is_content = answer.status().is_success();
     protect(answer.headers_mut(), is_content);
-    Ok(answer)
+    Ok(cut_at(answer, || admitted.over(state)))
 }
 
 /// The target without `/s3`.

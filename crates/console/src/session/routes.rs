@@ -11,6 +11,7 @@ use serde_json::json;
 use shoal_api::{AwakeSleep, within};
 use shoal_frontend::access::{ALL_KEYS, Action, Actions, PrincipalId, WHOLE_STORE};
 use shoal_http::{HttpAnswer, MemoryPermit, Peer};
+use shoal_metrics::note_caller;
 
 use super::admit::Admitted;
 use crate::answer::{ApiError, ApiResult, empty, json};
@@ -99,8 +100,8 @@ pub(crate) async fn sign_in(
         let problem = "this server asks for no credentials: everybody on this machine is let in";
         return Err(ApiError::bad(problem));
     }
-    let turn = within(TURN_WAIT_MAX, state.sessions.sign_ins.acquire()).await.and_then(Result::ok);
-    let Some(_turn) = turn else {
+    let turn = Arc::clone(&state.sessions.sign_ins).acquire_owned();
+    let Some(turn) = within(TURN_WAIT_MAX, turn).await.and_then(Result::ok) else {
         let problem = "too many sign-ins at a time; try again in some seconds";
         return Err(ApiError::new(StatusCode::TOO_MANY_REQUESTS, problem));
     };
@@ -109,7 +110,12 @@ pub(crate) async fn sign_in(
     let now_s = state.now_s();
     let known = state.security.with(|credentials| credentials.find_bearer(&shown_credential, || now_s));
     if let Err(reason) = known {
-        AwakeSleep::new(WRONG_PAUSE).await;
+        // A client that goes away does not shorten the pause, so it cannot guess faster.
+        let pause = tokio::spawn(async move {
+            AwakeSleep::new(WRONG_PAUSE).await;
+            drop(turn);
+        });
+        drop(pause.await);
         tracing::info!(peer = %peer.address, "a sign-in was refused: {reason}");
         let problem = "the key or token is unknown or has expired; `shoal key list` lists the keys";
         return Err(ApiError::new(StatusCode::UNAUTHORIZED, problem));
@@ -122,6 +128,7 @@ pub(crate) async fn sign_in(
         let problem = "the key was revoked just now";
         return Err(ApiError::new(StatusCode::UNAUTHORIZED, problem));
     };
+    note_caller(admitted.principal.identity());
     let mut answer = shown(state, &admitted, permit)?;
     set_cookie(&mut answer, state, &word);
     Ok(answer)

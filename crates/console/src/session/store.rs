@@ -55,12 +55,12 @@ pub(crate) struct Sessions {
     all: Mutex<HashMap<[u8; 32], Arc<Session>>>,
     /// The word that requests of users without a session must carry.
     pub(super) csrf: Arc<str>,
-    pub(super) sign_ins: Semaphore,
+    pub(super) sign_ins: Arc<Semaphore>,
 }
 
 impl Sessions {
     pub(crate) fn new() -> ApiResult<Self> {
-        let sign_ins = Semaphore::new(SIGN_INS_AT_ONCE);
+        let sign_ins = Arc::new(Semaphore::new(SIGN_INS_AT_ONCE));
         Ok(Self { all: Mutex::default(), csrf: random_word()?.into(), sign_ins })
     }
 

@@ -1,5 +1,7 @@
 //! Objects by the operations of S3, and URLs for others.
 
+use shoal_storekit::in_time;
+
 use crate::support::{Running, S3_URL, TOKEN};
 
 #[tokio::test]
@@ -110,6 +112,23 @@ async fn an_object_that_is_opened_runs_nothing() {
         let reply = page.send("GET", "/s3/bkt/k", &[("sec-fetch-dest", destination)], b"").await;
         assert_eq!(reply.status, 403, "{destination}");
     }
+}
+
+/// An object of 64 MiB is not read to its end by the holder of a key that is gone.
+#[tokio::test]
+async fn a_long_download_of_a_revoked_key_is_cut() {
+    let running = Running::start();
+    let mut page = running.admin().await;
+    page.put("/s3/bkt", &[], b"").await;
+    assert_eq!(page.put("/s3/bkt/long", &[], &vec![7; 64 << 20]).await.status, 200);
+    let page = running.signed_in("read bkt").await;
+    let mut slow = page.again().await;
+    slow.send_head("GET", "/s3/bkt/long", &[("cookie", &page.cookie)], 0).await;
+    assert_eq!(slow.receive_head().await.header("content-length"), Some("67108864"));
+    running.book.file.lock().entries.clear();
+    running.book.enforce();
+    let read = in_time("the end", slow.receive_rest()).await.len();
+    assert!(read < 64 << 20, "{read}");
 }
 
 /// The rules of a bucket for pages are those of the S3 frontend.

@@ -59,6 +59,27 @@ async fn wrong_credentials_are_refused_slowly() {
     assert_eq!(page.sign_in(&id, &secret).await.status, 200);
 }
 
+/// A client that goes away early would guess as fast as it connects.
+#[tokio::test]
+async fn a_guess_takes_its_time_without_its_client() {
+    let running = Running::start();
+    let (id, secret) = running.key("all *");
+    let mut guesses = Vec::new();
+    for _ in 0..4 {
+        let mut page = running.page().await;
+        let body = br#"{"id":"","secret":"wrong-secret-wrong"}"#;
+        page.send_head("POST", "/api/session", &[("content-type", "application/json")], body.len()).await;
+        page.send_body(body).await;
+        guesses.push(page);
+    }
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    drop(guesses);
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    let start = tokio::time::Instant::now();
+    assert_eq!(running.page().await.sign_in(&id, &secret).await.status, 200);
+    assert!(start.elapsed() >= Duration::from_millis(200), "{:?}", start.elapsed());
+}
+
 #[tokio::test]
 async fn a_sign_in_is_a_short_document_of_json() {
     let running = Running::start();

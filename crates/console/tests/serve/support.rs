@@ -278,6 +278,10 @@ impl Page {
         self.stream.write_all(format!("{head}\r\n").as_bytes()).await.unwrap();
     }
 
+    pub(crate) async fn send_body(&mut self, body: &[u8]) {
+        self.stream.write_all(body).await.unwrap();
+    }
+
     /// Posts a body without its length.
     pub(crate) async fn send_chunks(&mut self, target: &str, headers: &[(&str, &str)], chunks: &[&[u8]]) {
         let mut text = format!("POST {target} HTTP/1.1\r\nhost: {}\r\n", self.host);
@@ -323,6 +327,13 @@ impl Page {
             headers.push((name.to_ascii_lowercase(), value.to_owned()));
         }
         Reply { status, headers, body: Vec::new(), is_whole: true }
+    }
+
+    /// The rest of an answer up to the end of its connection.
+    pub(crate) async fn receive_rest(&mut self) -> Vec<u8> {
+        let mut body = Vec::new();
+        let _ = self.stream.read_to_end(&mut body).await;
+        body
     }
 
     /// Returns false if the connection was cut.

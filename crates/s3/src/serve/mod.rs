@@ -343,6 +343,7 @@ impl S3State {
     }
 
     /// Answers a request of a caller that another frontend has let in. Its path is `/BUCKET/KEY`, on any host.
+    /// The rules of buckets for pages of other origins have no effect.
     pub(crate) async fn answer_given(
         &self,
         peer: &Peer,
@@ -350,9 +351,7 @@ impl S3State {
         (principal, metrics): (Principal, &Arc<FrontendMetrics>),
         request: Request<Incoming>,
     ) -> HttpAnswer {
-        let (mut head, body) = request.into_parts();
-        // The rules of a bucket for pages of other origins are those of the S3 frontend.
-        head.headers.remove(ORIGIN);
+        let (head, body) = request.into_parts();
         let asked = Asked::read(&head, None, &[], !body.is_end_stream());
         let entry = Entry { given: Some(Caller::of(principal)), is_of_site: false, metrics };
         let answer = self.answer_timed((peer, flow), entry, &head, asked, body).await;

@@ -76,6 +76,7 @@ fn get<'a>(state: &'a ConsoleState, call: ApiCall<'a>) -> Answering<'a> {
             names: EntryNames::new(prefix.as_bytes()),
             bucket: bucket.clone(),
             directory_bytes_max: memory - MEMORY_BYTES,
+            names_bytes_max: 0,
             permit: Arc::clone(&call.permit),
         };
         let over = call.admitted.over(state);
@@ -145,6 +146,8 @@ struct Archive {
     bucket: String,
     /// Bytes that are reserved for the directory of a zip.
     directory_bytes_max: usize,
+    /// Bytes that are reserved for names with marks.
+    names_bytes_max: usize,
     permit: Arc<MemoryPermit>,
 }
 
@@ -189,6 +192,9 @@ impl Archive {
         let name = self.names.name(key, bytes == 0);
         let EntryName { path, is_folder } =
             name.ok_or("too many keys are no paths; ask for longer prefixes")?;
+        let more = self.names.bytes().saturating_sub(self.names_bytes_max);
+        self.permit.grow(more)?;
+        self.names_bytes_max += more;
         let mut piece = reader.next().await?.unwrap_or_default();
         let start = outlet.written();
         let mut entry = match format {

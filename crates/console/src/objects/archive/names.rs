@@ -37,6 +37,11 @@ impl EntryNames {
         Self { skipped, hasher: RandomState::new(), marked: HashSet::new(), files: Vec::new() }
     }
 
+    /// Bytes of memory for the names with marks.
+    pub(super) fn bytes(&self) -> usize {
+        self.marked.capacity() * (size_of::<u64>() + 1)
+    }
+
     /// The name of the next object, in the order of keys; `None` if there are too many unsafe ones.
     pub(super) fn name(&mut self, key: &[u8], is_empty: bool) -> Option<EntryName> {
         let key = key.get(self.skipped..).unwrap_or(key);
