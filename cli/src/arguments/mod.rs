@@ -1,11 +1,12 @@
 //! The command line as a whole, and the arguments that several commands share. Other arguments are in the file of their command.
 //!
-//! [`target`] is a store and a bucket, [`credentials`] are secrets in files, [`conditions`] are those of a write, [`filter`] selects keys,
+//! [`target`] is a store and a bucket, [`credentials`] are secrets in files, [`key_file`] changes one, [`conditions`] are those of a write, [`filter`] selects keys,
 //! [`range`] and [`size`] are values.
 
 pub(crate) mod conditions;
 pub(crate) mod credentials;
 pub(crate) mod filter;
+pub(crate) mod key_file;
 pub(crate) mod range;
 pub(crate) mod size;
 pub(crate) mod target;

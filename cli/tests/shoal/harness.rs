@@ -21,7 +21,11 @@ pub(crate) fn command<A: AsRef<OsStr>>(arguments: &[A]) -> Command {
         }
     }
     // The default addresses are those of all servers of the machine.
-    command.env("SHOAL_RESP", "off").env("SHOAL_S3", "off").env("SHOAL_METRICS", "off");
+    command
+        .env("SHOAL_RESP", "off")
+        .env("SHOAL_S3", "off")
+        .env("SHOAL_CONSOLE", "off")
+        .env("SHOAL_METRICS", "off");
     command.env_remove("RUST_LOG").args(arguments).stdin(Stdio::null());
     command
 }

@@ -18,6 +18,7 @@ mod another_clock;
 mod backup;
 mod both;
 mod check;
+mod console;
 mod containers;
 mod credentials;
 mod damage;

@@ -35,7 +35,7 @@ type ConnectionsNow = Box<dyn Fn() -> Connections + Send + Sync>;
 
 /// The counts of one frontend.
 pub struct FrontendMetrics {
-    /// `grpc`, `redis` or `s3`.
+    /// `grpc`, `redis`, `s3` or `console`.
     name: &'static str,
     is_on: bool,
     /// A request of this duration or longer is slow and gets a line in the log; `u64::MAX`: none is.
@@ -197,7 +197,7 @@ impl FrontendMetrics {
 #[derive(Debug)]
 pub struct Metrics {
     is_on: bool,
-    frontends: [Arc<FrontendMetrics>; 3],
+    frontends: [Arc<FrontendMetrics>; 4],
     audit: Option<Arc<AuditLog>>,
     memory: OnceLock<MemoryParts>,
 }
@@ -233,7 +233,7 @@ impl Metrics {
     pub fn new(is_on: bool, slow: Option<Duration>, logs: RequestLogs) -> Self {
         let slow_ns = slow.map_or(u64::MAX, |slow| u64::try_from(slow.as_nanos()).unwrap_or(u64::MAX));
         let frontend = |name| Arc::new(FrontendMetrics::new(name, is_on, slow_ns, logs.clone()));
-        let frontends = ["grpc", "redis", "s3"].map(frontend);
+        let frontends = ["grpc", "redis", "s3", "console"].map(frontend);
         Self { is_on, frontends, audit: logs.audit, memory: OnceLock::new() }
     }
 
@@ -276,6 +276,12 @@ impl Metrics {
     #[must_use]
     pub fn s3(&self) -> &Arc<FrontendMetrics> {
         &self.frontends[2]
+    }
+
+    /// The console.
+    #[must_use]
+    pub fn console(&self) -> &Arc<FrontendMetrics> {
+        &self.frontends[3]
     }
 
     /// The frontends that serve.

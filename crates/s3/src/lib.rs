@@ -24,6 +24,8 @@
 //! 8. `answer/`: [`answer::object`] decides status and headers of a GET, [`answer::list`] and [`answer::result`] write
 //!    documents, `answer/body.rs` sends them.
 //!
+//! `service/`: [`S3Service`] is the same for callers that another frontend has let in, without signatures.
+//!
 //! `text.rs` and `time.rs` have the codings that all of them use.
 
 pub mod access;
@@ -35,6 +37,7 @@ mod options;
 pub mod request;
 mod serve;
 mod server;
+mod service;
 pub mod sign;
 mod state;
 pub mod text;
@@ -47,3 +50,4 @@ mod testing;
 pub use options::{DEFAULT_REGION, S3Options, UPLOAD_LIFE};
 pub use request::error::{ErrorCode, S3Error, S3Result};
 pub use server::{S3ServeError, S3Server};
+pub use service::{ObjectWalk, S3Service};

@@ -10,10 +10,9 @@ use shoal_frontend::{ListenError, Listeners, listen_on_all};
 use shoal_http::{Capacity, Frontend, FrontendParts};
 use tokio::sync::watch;
 
-use crate::bucket::sweep::Sweeper;
 use crate::options::S3Options;
 use crate::request::error::S3Error;
-use crate::state::S3State;
+use crate::service::S3Service;
 
 /// The missing protection if other machines are refused, and the options by which the operator adds it.
 const NOT_SAFE: (&str, &str) = ("authenticated over TLS", "give --tls-cert and --tls-key with --key-file");
@@ -79,31 +78,38 @@ impl S3Server {
         capacity: Arc<Capacity>,
         shutdown: impl Future<Output = ()> + Send + 'a,
     ) -> Boxed<'a, Result<(), S3ServeError>> {
-        self.run_until(store, capacity, Box::pin(shutdown))
+        Box::pin(async move {
+            let service = self.service(store).await?;
+            self.serve(service, capacity, Box::pin(shutdown)).await;
+            Ok(())
+        })
     }
 
-    fn run_until(
-        self,
-        store: Store,
-        capacity: Arc<Capacity>,
-        shutdown: Boxed<'_, ()>,
-    ) -> Boxed<'_, Result<(), S3ServeError>> {
-        Box::pin(self.serve(store, capacity, shutdown))
+    /// The operations that this frontend serves.
+    ///
+    /// # Errors
+    /// [`S3ServeError::Buckets`].
+    pub async fn service(&self, store: Store) -> Result<S3Service, S3ServeError> {
+        S3Service::open(store, self.options.clone()).await
     }
 
-    async fn serve(
+    /// As [`Self::run`], on the store of `service`, which other frontends use as well.
+    pub fn run_service<'a>(
         self,
-        store: Store,
+        service: S3Service,
         capacity: Arc<Capacity>,
-        shutdown: Boxed<'_, ()>,
-    ) -> Result<(), S3ServeError> {
+        shutdown: impl Future<Output = ()> + Send + 'a,
+    ) -> Boxed<'a, ()> {
+        Box::pin(self.serve(service, capacity, Box::pin(shutdown)))
+    }
+
+    async fn serve(self, service: S3Service, capacity: Arc<Capacity>, shutdown: Boxed<'_, ()>) {
         let Self { listeners, options } = self;
         let drain = watch::Sender::new(false);
-        let (security, metrics) = (options.security.clone(), Arc::clone(options.metrics.s3()));
-        let (limits, upload_life) = (options.limits.clone(), options.upload_life);
+        let S3Options { security, metrics, limits, .. } = options;
+        let metrics = Arc::clone(metrics.s3());
         capacity.report_to(&metrics);
-        let protocol = Arc::new(S3State::new(store, options).await.map_err(S3ServeError::Buckets)?);
-        let sweep = Sweeper::new(Arc::clone(&protocol), upload_life).run();
+        let (protocol, sweep) = (Arc::clone(service.state()), service.sweep());
         let mut frontend = Frontend::new(FrontendParts {
             protocol,
             capacity,
@@ -120,6 +126,5 @@ impl S3Server {
         drop(listeners);
         drain.send_replace(true);
         frontend.finish().await;
-        Ok(())
     }
 }

@@ -4,13 +4,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use shoal_engine::{Environment, Store};
-use shoal_frontend::access::{Action, Actions, Principal};
+use shoal_frontend::access::{Action, Actions, Principal, PrincipalId};
 use shoal_frontend::{MinRate, Security};
 use shoal_metrics::FrontendMetrics;
 
 use crate::access::acl::Owned;
 use crate::body::check::EtagScheme;
-use crate::bucket::Buckets;
+use crate::bucket::{Buckets, NOBODY};
 use crate::options::S3Options;
 use crate::request::error::{ErrorCode, S3Error, S3Result};
 use crate::request::id::AnswerIds;
@@ -73,28 +73,33 @@ impl S3State {
         let now_s = self.now_ns() / SECOND_NS;
         let known = self.security.with(|credentials| credentials.keys()?.find_signer(id, now_s).ok());
         let known = known.ok_or_else(|| S3Error::from(ErrorCode::InvalidAccessKeyId))?;
-        Ok(Caller(Some((Arc::from(id), known.principal))))
+        Ok(Caller(Some(known.principal)))
     }
 }
 
-/// The caller of a request: the holder of a key, or nobody.
+/// The caller of a request: a party that is known, or nobody.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Caller(Option<(Arc<str>, Principal)>);
+pub(crate) struct Caller(Option<Principal>);
 
 impl Caller {
+    /// A caller that another frontend knows.
+    pub(crate) fn of(principal: Principal) -> Self {
+        Self(Some(principal))
+    }
+
     /// Checks that it may do `action` on a key of `bucket`, or on all keys with a prefix.
     ///
     /// # Errors
     /// `AccessDenied`.
     pub(crate) fn check(&self, action: Action, bucket: &str, key_or_prefix: &[u8]) -> S3Result<()> {
-        let Some((_, principal)) = &self.0 else { return Err(ErrorCode::AccessDenied.into()) };
+        let Some(principal) = &self.0 else { return Err(ErrorCode::AccessDenied.into()) };
         let allowed = principal.check(Actions::of(&[action]), bucket, key_or_prefix);
         allowed.map_err(|denied| S3Error::new(ErrorCode::AccessDenied, format!("Access Denied: {denied}.")))
     }
 
     /// Returns true if it may do something in `bucket`.
     pub(crate) fn knows(&self, bucket: &str) -> bool {
-        let Some((_, principal)) = &self.0 else { return false };
+        let Some(principal) = &self.0 else { return false };
         let may = |action| match principal.check(Actions::of(&[action]), bucket, b"") {
             Ok(()) => true,
             Err(denied) => denied.is_elsewhere(),
@@ -104,22 +109,25 @@ impl Caller {
 
     /// It as the party of its grants.
     pub(crate) fn principal(&self) -> Option<&Principal> {
-        self.0.as_ref().map(|(_, principal)| principal)
+        self.0.as_ref()
     }
 
-    /// Returns true if it has signed with a key.
+    /// Returns true if it is known: it has signed with a key, or another frontend has let it in.
     pub(crate) fn has_key(&self) -> bool {
         self.0.is_some()
     }
 
     /// The id of its key; `None` without one.
     pub(crate) fn key_id(&self) -> Option<&str> {
-        self.0.as_ref().map(|(id, _)| &**id)
+        match self.0.as_ref()?.identity() {
+            PrincipalId::Key(id) => Some(id),
+            _ => None,
+        }
     }
 
-    /// The id of its key; empty without one.
+    /// The id of its key as an owner; empty for nobody.
     pub(crate) fn id(&self) -> &str {
-        self.0.as_ref().map_or("", |(id, _)| id)
+        self.key_id().unwrap_or(if self.has_key() { NOBODY } else { "" })
     }
 
     /// It as an owner in documents.

@@ -129,6 +129,10 @@ pub(crate) struct Arguments {
     /// Abort an upload of S3 in parts that is open for longer than this, as 7d, or never (off) [default: 7d].
     #[arg(long, value_name = "DURATION|off", env = "SHOAL_S3_UPLOAD_LIFE", hide_env_values = true)]
     pub(crate) s3_upload_life: Option<String>,
+    /// The address of the console, a page for browsers, or off. It asks for credentials if gRPC does [default: 127.0.0.1:7414; if
+    /// that is taken, the server warns and runs without the console].
+    #[arg(long, value_name = "HOST:PORT|off", env = "SHOAL_CONSOLE", hide_env_values = true)]
+    pub(crate) console: Option<String>,
     /// The bucket of io.grpc.KeyValueService [default: default].
     #[arg(long, value_name = "BUCKET", env = "SHOAL_KV_BUCKET", hide_env_values = true)]
     pub(crate) kv_bucket: Option<String>,
@@ -271,7 +275,7 @@ impl Arguments {
             ($($option:ident)*) => { Self { $($option: self.$option.or(file.$option)),* } };
         }
         each! {
-            access_log announce audit_log cache cluster config data discard durability
+            access_log announce audit_log cache cluster config console data discard durability
             grpc_compression insecure io key_file kv_bucket listen log log_format memory memtable
             metrics must_exist open_health own_space password_file pause_relocation poll
             resp resp_bucket resp_pending resp_tls s3 s3_domain s3_etag s3_region s3_upload_life s3_website_domain scrub_every scrub_rate

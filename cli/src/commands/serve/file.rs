@@ -76,7 +76,7 @@ mod tests {
                     io = 'threads'\nlisten = '127.0.0.1:0'\ninsecure = true\n\
                     tls-cert = 'c'\ntls-key = 'k'\ntls-client-ca = 'r'\ntls12 = true\ntoken-file = 't'\nkey-file = 'keys'\n\
                     kv-bucket = 'kv'\ngrpc-compression = 'gzip'\nweb-origins = ['https://a']\nresp = 'off'\nresp-bucket = 'cache'\n\
-                    password-file = '/etc/shoal.password'\ndurability = 'relaxed:50'\npoll = 20\nresp-pending = '64M'\ncluster = true\nannounce = 'a:1'\nresp-tls = 'off'\ns3 = 'off'\ns3-region = 'here'\ns3-domain = ['s3.a']\ns3-etag = 'crc'\ns3-website-domain = ['web.a']\ns3-upload-life = '1d'\naudit-log = '/var/log/shoal.audit'\nlog = 'debug'\n\
+                    password-file = '/etc/shoal.password'\ndurability = 'relaxed:50'\npoll = 20\nresp-pending = '64M'\ncluster = true\nannounce = 'a:1'\nresp-tls = 'off'\ns3 = 'off'\ns3-region = 'here'\ns3-domain = ['s3.a']\ns3-etag = 'crc'\ns3-website-domain = ['web.a']\ns3-upload-life = '1d'\nconsole = 'off'\naudit-log = '/var/log/shoal.audit'\nlog = 'debug'\n\
                     metrics = 'off'\nopen-health = true\nlog-format = 'json'\nslow = '5ms'\naccess-log = true\nscrub-every = '2d'\nscrub-rate = '1M'\nsnapshot-max-age = '6h'\nown-space = ['films']\ndiscard = true\npause-relocation = true\nstop-timeout = 9\n";
         let config = parse(text).unwrap();
         let expected = Arguments {
@@ -114,6 +114,7 @@ mod tests {
             s3_website_domain: Some(vec!["web.a".into()]),
             s3_etag: Some(S3Etag::Crc),
             s3_upload_life: Some("1d".into()),
+            console: Some("off".into()),
             log: Some("debug".into()),
             metrics: Some("off".into()),
             open_health: Some(true),

@@ -7,12 +7,13 @@ use anyhow::Context;
 use shoal_engine::{Environment, Store};
 use shoal_metrics::Metrics;
 use shoal_redis::{RedisOptions, RedisServer, StartError, Tls};
-use shoal_s3::{S3Options, S3ServeError, S3Server};
-use shoal_server::{Security, ServeError, Server, ServerLimits, ServerOptions};
+use shoal_s3::{S3Options, S3ServeError, S3Server, S3Service};
+use shoal_server::{ListenError, Security, ServeError, Server, ServerLimits, ServerOptions};
 use shoal_transfer::text::one_line;
 use tokio::sync::watch;
 
-use super::settings::{DEFAULT_LISTEN, DEFAULT_RESP, DEFAULT_S3, S3Settings, Settings};
+use super::console::{self, Console};
+use super::settings::{DEFAULT_CONSOLE, DEFAULT_LISTEN, DEFAULT_RESP, DEFAULT_S3, Settings};
 use crate::failure::Usage;
 use crate::process::resolve::{in_words, resolve};
 use crate::process::stopping::{StopThread, StopTime};
@@ -27,6 +28,7 @@ pub(super) struct Frontends {
     pub(super) server: Server,
     pub(super) redis: Option<RedisServer>,
     pub(super) s3: Option<S3Server>,
+    pub(super) console: Option<Console>,
 }
 
 impl Frontends {
@@ -48,7 +50,7 @@ impl Frontends {
         let s3 = match &settings.s3 {
             Some(s3) => {
                 let listen = resolve(&s3.listen, DEFAULT_S3).await?;
-                match bind_s3((settings, s3), of_s3, metrics, &listen) {
+                match bind_s3(settings, of_s3, metrics, &listen) {
                     Err(error) if !s3.is_named && is_taken(&error) => {
                         tracing::warn!(
                             "S3 is off: another program listens on {DEFAULT_S3}; --s3 names another address"
@@ -60,7 +62,19 @@ impl Frontends {
             }
             None => None,
         };
-        Ok(Self { server, redis, s3 })
+        let console = match &settings.console {
+            Some((listen, is_named)) => {
+                let listen = resolve(listen, DEFAULT_CONSOLE).await?;
+                console::bind((settings, *is_named), security, metrics, &listen)?.map(|server| Console {
+                    server,
+                    objects: s3_options(settings, of_s3, metrics, &listen),
+                    s3_url: s3.as_ref().and_then(url_of_s3),
+                    keys: None,
+                })
+            }
+            None => None,
+        };
+        Ok(Self { server, redis, s3, console })
     }
 
     /// Checks that the addresses are this machine's and may be listened on. Takes no port.
@@ -79,7 +93,12 @@ impl Frontends {
         }
         if let Some(s3) = &settings.s3 {
             let listen = resolve(&s3.listen, DEFAULT_S3).await?;
-            let bound = bind_s3((settings, s3), security, metrics, &any_port(&listen));
+            let bound = bind_s3(settings, security, metrics, &any_port(&listen));
+            drop(bound.map_err(|error| named(&error, &listen))?);
+        }
+        if let Some((listen, _)) = &settings.console {
+            let listen = resolve(listen, DEFAULT_CONSOLE).await?;
+            let bound = console::bind((settings, true), security, metrics, &any_port(&listen));
             drop(bound.map_err(|error| named(&error, &listen))?);
         }
         Ok(())
@@ -87,7 +106,7 @@ impl Frontends {
 
     /// Logs the openings of --insecure: addresses that other machines reach, without credentials or without encryption.
     pub(super) fn warn_of_openness(&self, settings: &Settings, security: &Security) {
-        let Self { server, redis, s3 } = self;
+        let Self { server, redis, s3, console } = self;
         let reachable = |addresses: &[SocketAddr]| {
             let open = addresses.iter().filter(|address| !address.ip().to_canonical().is_loopback());
             in_words(&open.copied().collect::<Vec<_>>())
@@ -103,6 +122,15 @@ impl Frontends {
                 tracing::warn!("--insecure: S3 listens on {s3}, which other machines reach; {UNENCRYPTED}");
             }
         }
+        if let Some(console) = console {
+            let console = reachable(console.server.addresses());
+            if !console.is_empty() && !security.is_safe() {
+                let risk = if security.asks() { UNENCRYPTED } else { OPEN };
+                tracing::warn!(
+                    "--insecure: the console listens on {console}, which other machines reach; {risk}"
+                );
+            }
+        }
         let Some((redis, (_, options))) = redis.as_ref().zip(settings.resp.as_ref()) else { return };
         let redis = reachable(redis.addresses());
         let asks =
@@ -116,7 +144,7 @@ impl Frontends {
 
     /// One line for each address of a frontend. They are printed at once: the reader of the first line may be gone before another one came.
     pub(super) fn addresses(&self, metrics: &[SocketAddr]) -> String {
-        let Self { server, redis, s3 } = self;
+        let Self { server, redis, s3, console } = self;
         let scheme = if server.is_encrypted() { "https" } else { "http" };
         let mut lines = String::new();
         for address in server.addresses() {
@@ -132,6 +160,11 @@ impl Frontends {
             let scheme = if s3.is_encrypted() { "https" } else { "http" };
             lines += &format!("S3    {scheme}://{address}\n");
         }
+        let consoles = console.iter().map(|console| &console.server);
+        for (console, address) in consoles.flat_map(|it| it.addresses().iter().map(move |at| (it, at))) {
+            let scheme = if console.is_encrypted() { "https" } else { "http" };
+            lines += &format!("Console {scheme}://{address}\n");
+        }
         for address in metrics {
             lines += &format!("Metrics http://{address}/metrics\n");
         }
@@ -145,10 +178,29 @@ impl Frontends {
         stopped: impl Future<Output = ()> + Send,
         stop: Arc<StopThread>,
     ) -> anyhow::Result<()> {
-        let Self { server, redis, s3 } = self;
+        let Self { server, redis, s3, console } = self;
         let redis = redis.map(|redis| redis.start(store.clone(), Environment::default())).transpose()?;
+        let opened = match (&s3, &console) {
+            (Some(s3), _) => s3.service(store.clone()).await.map(Some),
+            (None, Some(console)) => S3Service::open(store.clone(), console.objects.clone()).await.map(Some),
+            (None, None) => Ok(None),
+        };
+        let (objects, failed) = match opened {
+            Ok(objects) => (objects, Ok(())),
+            Err(error) => {
+                tracing::warn!("S3 and the console are off: {error}");
+                (None, Err(error))
+            }
+        };
         let (stops, capacity) = (watch::Sender::new(false), server.capacity());
-        let mut told = stops.subscribe();
+        let told = || {
+            let mut told = stops.subscribe();
+            async move {
+                // Resolves also if the sender is dropped.
+                let _ = told.wait_for(|told| *told).await;
+            }
+        };
+        let (told_s3, told_console) = (told(), told());
         let grpc = async {
             let stopped = async {
                 stopped.await;
@@ -159,24 +211,25 @@ impl Frontends {
             stops.send_replace(true);
             served
         };
+        let sweeps = s3.is_none();
         let s3 = async {
-            let Some(s3) = s3 else { return Ok(()) };
-            let stopped = async move {
-                // Resolves also if the sender is dropped.
-                let _ = told.wait_for(|told| *told).await;
-            };
-            s3.run(store.clone(), capacity, stopped).await
+            let Some((s3, objects)) = s3.zip(objects.clone()) else { return };
+            s3.run_service(objects, Arc::clone(&capacity), told_s3).await;
         };
-        let (served, served_s3) = tokio::join!(grpc, s3);
+        let console = async {
+            let Some((console, objects)) = console.zip(objects.clone()) else { return };
+            console.serve(store.clone(), (objects, sweeps), Arc::clone(&capacity), told_console).await;
+        };
+        let (served, (), ()) = tokio::join!(grpc, s3, console);
         // Waits for its threads, which finish the turn that they are in.
         stop.run(move || drop(redis)).await.context("the Redis frontend did not stop")?;
-        served_s3?;
+        failed?;
         Ok(served?)
     }
 }
 
 /// The addresses of a name: the first, and the others.
-type Addresses = (SocketAddr, Vec<SocketAddr>);
+pub(super) type Addresses = (SocketAddr, Vec<SocketAddr>);
 
 /// The addresses with a port that is free.
 fn any_port((first, others): &Addresses) -> Addresses {
@@ -219,55 +272,73 @@ fn bind_redis(
         ..options.clone()
     };
     match RedisServer::bind(options) {
-        Err(
-            error @ (StartError::Listen(shoal_server::ListenError::NotLoopback { .. })
-            | StartError::Bucket(_)),
-        ) => Err(Usage(error.to_string()).into()),
+        Err(error @ (StartError::Listen(ListenError::NotLoopback { .. }) | StartError::Bucket(_))) => {
+            Err(Usage(error.to_string()).into())
+        }
         result => result.context("no server was started; --resp names another address, or is off").map(Some),
+    }
+}
+
+/// The options of the S3 frontend.
+fn s3_options(
+    settings: &Settings,
+    security: &Security,
+    metrics: &Arc<Metrics>,
+    (listen, others): &Addresses,
+) -> S3Options {
+    let objects = &settings.objects;
+    S3Options {
+        listen: *listen,
+        listen_also: others.clone(),
+        insecure: settings.insecure,
+        security: security.clone(),
+        region: objects.region.clone(),
+        domains: objects.domains.clone(),
+        website_domains: objects.website_domains.clone(),
+        etags: objects.etags,
+        upload_life: objects.upload_life,
+        metrics: Arc::clone(metrics),
+        limits: limits(settings),
+        ..S3Options::default()
     }
 }
 
 /// Takes the addresses of the S3 frontend.
 fn bind_s3(
-    (settings, s3): (&Settings, &S3Settings),
+    settings: &Settings,
     security: &Security,
     metrics: &Arc<Metrics>,
-    (listen, others): &Addresses,
+    listen: &Addresses,
 ) -> anyhow::Result<S3Server> {
-    let options = S3Options {
-        listen: *listen,
-        listen_also: others.clone(),
-        insecure: settings.insecure,
-        security: security.clone(),
-        region: s3.region.clone(),
-        domains: s3.domains.clone(),
-        website_domains: s3.website_domains.clone(),
-        etags: s3.etags,
-        upload_life: s3.upload_life,
-        metrics: Arc::clone(metrics),
-        limits: limits(settings),
-        ..S3Options::default()
-    };
-    match S3Server::bind(options) {
-        Err(error @ S3ServeError::Listen(shoal_server::ListenError::NotLoopback { .. })) => {
+    match S3Server::bind(s3_options(settings, security, metrics, listen)) {
+        Err(error @ S3ServeError::Listen(ListenError::NotLoopback { .. })) => {
             Err(Usage(error.to_string()).into())
         }
         result => result.context("no server was started; --s3 names another address, or is off"),
     }
 }
 
+/// The URL of an S3 frontend, as a client on this machine reaches it.
+fn url_of_s3(s3: &S3Server) -> Option<String> {
+    let scheme = if s3.is_encrypted() { "https" } else { "http" };
+    s3.addresses().first().map(|address| format!("{scheme}://{address}"))
+}
+
 /// Returns true if another program has the port.
 fn is_taken(error: &anyhow::Error) -> bool {
     match error.downcast_ref() {
-        Some(S3ServeError::Listen(shoal_server::ListenError::System { error, .. })) => {
-            error.kind() == std::io::ErrorKind::AddrInUse
-        }
+        Some(S3ServeError::Listen(error)) => is_in_use(error),
         _ => false,
     }
 }
 
+/// Returns true if another program has the port.
+pub(super) fn is_in_use(error: &ListenError) -> bool {
+    matches!(error, ListenError::System { error, .. } if error.kind() == std::io::ErrorKind::AddrInUse)
+}
+
 /// The bounds of the frontends over HTTP, which share memory and connections.
-fn limits(settings: &Settings) -> ServerLimits {
+pub(super) fn limits(settings: &Settings) -> ServerLimits {
     ServerLimits {
         drain_max: StopTime::new(settings.stop_timeout).drain_max(),
         ..settings.memory.grpc_limits()
@@ -296,10 +367,9 @@ async fn bind(
         limits: limits(settings),
     };
     match Server::bind(options).await {
-        Err(
-            error @ (ServeError::Listen(shoal_server::ListenError::NotLoopback { .. })
-            | ServeError::Bucket(_)),
-        ) => Err(Usage(error.to_string()).into()),
+        Err(error @ (ServeError::Listen(ListenError::NotLoopback { .. }) | ServeError::Bucket(_))) => {
+            Err(Usage(error.to_string()).into())
+        }
         result => result.context("no server was started; --listen names another address"),
     }
 }

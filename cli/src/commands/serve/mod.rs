@@ -1,8 +1,10 @@
 //! `shoal serve`: opens the store, creating it at the first start, and serves it until a signal.
 
 mod arguments;
+mod console;
 mod file;
 mod frontends;
+mod key_book;
 mod s3_keys;
 mod settings;
 mod watch;
@@ -22,6 +24,7 @@ use tokio::sync::oneshot;
 pub(crate) use self::arguments::Arguments;
 pub(crate) use self::file::{keys, read as read_file};
 use self::frontends::Frontends;
+use self::key_book::ServedKeys;
 use self::settings::Settings;
 pub(crate) use self::settings::divided_memory;
 use self::watch::Watching;
@@ -80,6 +83,9 @@ pub(crate) async fn run(arguments: Arguments, log: Option<String>) -> anyhow::Re
     say_start(&settings, &store, &frontends, &told_at);
     let mut credentials = vec![(settings.credentials.clone(), security)];
     credentials.extend(frontends.s3.as_ref().and_then(|s3| s3_keys::start(&settings, s3, of_s3)));
+    if let Some(console) = &mut frontends.console {
+        console.keys = ServedKeys::of(&credentials);
+    }
     let watching = tokio::spawn(watch(credentials, hang_ups));
     // Before the addresses are announced: a reader of them may ask for the health at once.
     watched.health().serves(store.clone());
@@ -196,7 +202,7 @@ pub(crate) async fn check(arguments: Arguments, log: Option<String>) -> anyhow::
 fn say_start(
     settings: &Settings,
     store: &Store,
-    Frontends { server, redis, s3 }: &Frontends,
+    Frontends { server, redis, s3, console }: &Frontends,
     metrics: &[SocketAddr],
 ) {
     let stat = store.stat();
@@ -211,6 +217,7 @@ fn say_start(
         redis = or_off(redis.as_ref().map_or(&[], RedisServer::addresses)),
         redis_bucket = redis.as_ref().map(RedisServer::bucket),
         s3 = or_off(s3.as_ref().map_or(&[], S3Server::addresses)),
+        console = or_off(console.as_ref().map_or(&[], |console| console.server.addresses())),
         metrics = or_off(metrics),
         objects = stat.objects_with_log(),
         size = %bytes(stat.device_blocks),

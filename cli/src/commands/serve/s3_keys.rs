@@ -11,7 +11,8 @@ use shoal_server::Security;
 
 use super::settings::{DEFAULT_S3, Settings};
 use crate::arguments::credentials::CredentialFiles;
-use crate::commands::key::{DEFAULT_KEY_FILE, make_first};
+use crate::arguments::key_file::make_first;
+use crate::commands::key::DEFAULT_KEY_FILE;
 
 /// The name of the file.
 const NAME: &str = "shoal.keys";
@@ -83,8 +84,8 @@ fn command(settings: &Settings, server: &S3Server, keys: &Path) -> String {
     if scheme == "https" || address != DEFAULT_S3 {
         command += &format!(" --endpoint {scheme}://{address}");
     }
-    if let Some(s3) = settings.s3.as_ref().filter(|s3| s3.region != DEFAULT_REGION) {
-        command += &format!(" --region {}", s3.region);
+    if settings.objects.region != DEFAULT_REGION {
+        command += &format!(" --region {}", settings.objects.region);
     }
     format!("eval \"$({command})\"")
 }

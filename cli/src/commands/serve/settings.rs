@@ -27,6 +27,7 @@ const DEFAULT_DATA: &str = "./shoal.data";
 pub(super) const DEFAULT_LISTEN: &str = "127.0.0.1:7411";
 pub(super) const DEFAULT_RESP: &str = "127.0.0.1:7412";
 pub(super) const DEFAULT_S3: &str = "127.0.0.1:7413";
+pub(super) const DEFAULT_CONSOLE: &str = "127.0.0.1:7414";
 /// Requests of this duration or longer get a line in the log.
 const SLOW: Duration = Duration::from_secs(1);
 /// The memory of a server if the system reports no amount.
@@ -55,6 +56,10 @@ pub(super) struct Settings {
     /// The Redis frontend was switched off because it would let in clients that gRPC does not.
     pub(super) is_resp_open: bool,
     pub(super) s3: Option<S3Settings>,
+    /// The settings of the operations of S3, which the console has also if the S3 frontend is off.
+    pub(super) objects: ObjectSettings,
+    /// The address of the console as configured, and whether an option names it; none if it is off.
+    pub(super) console: Option<(String, bool)>,
     pub(super) stop_timeout: Duration,
     pub(super) watch: WatchSettings,
     pub(super) open_health: bool,
@@ -67,6 +72,10 @@ pub(super) struct S3Settings {
     pub(super) listen: String,
     /// An option names the address.
     pub(super) is_named: bool,
+}
+
+/// The settings of the operations of S3.
+pub(super) struct ObjectSettings {
     pub(super) region: String,
     pub(super) domains: Vec<String>,
     pub(super) website_domains: Vec<String>,
@@ -76,15 +85,17 @@ pub(super) struct S3Settings {
 }
 
 /// The settings of the S3 frontend; `None` if it is off. It is on by default, unless credentials are asked for and none of them is a key.
-fn s3(arguments: &Arguments) -> Result<Option<S3Settings>, Usage> {
+fn s3(arguments: &Arguments) -> Option<S3Settings> {
     let asks_others = [&arguments.token_file, &arguments.tls_client_ca, &arguments.password_file];
     let has_default = arguments.key_file.is_some() || asks_others.iter().all(|file| file.is_none());
-    let (listen, is_named) = match &arguments.s3 {
-        Some(listen) if listen == "off" => return Ok(None),
-        Some(listen) => (listen.clone(), true),
-        None if has_default => (DEFAULT_S3.to_owned(), false),
-        None => return Ok(None),
-    };
+    match &arguments.s3 {
+        Some(listen) if listen == "off" => None,
+        Some(listen) => Some(S3Settings { listen: listen.clone(), is_named: true }),
+        None => has_default.then(|| S3Settings { listen: DEFAULT_S3.to_owned(), is_named: false }),
+    }
+}
+
+fn objects(arguments: &Arguments) -> Result<ObjectSettings, Usage> {
     let region = arguments.s3_region.clone().unwrap_or_else(|| shoal_s3::DEFAULT_REGION.to_owned());
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_".contains(&byte);
     if region.is_empty() || !region.bytes().all(is_plain) {
@@ -98,19 +109,23 @@ fn s3(arguments: &Arguments) -> Result<Option<S3Settings>, Usage> {
     if let Some(site) = website_domains.iter().find(is_of_buckets) {
         return Err(Usage(format!("--s3-website-domain {site:?} is also a --s3-domain: name two domains")));
     }
-    Ok(Some(S3Settings {
-        listen,
-        is_named,
+    let upload_life = arguments.s3_upload_life.as_deref();
+    Ok(ObjectSettings {
         region,
         domains,
         website_domains,
         etags: arguments.s3_etag.unwrap_or_default().into(),
-        upload_life: parse_duration(
-            "--s3-upload-life",
-            arguments.s3_upload_life.as_deref(),
-            shoal_s3::UPLOAD_LIFE,
-        )?,
-    }))
+        upload_life: parse_duration("--s3-upload-life", upload_life, shoal_s3::UPLOAD_LIFE)?,
+    })
+}
+
+/// The address of the console, and whether an option names it; `None` if it is off.
+fn console(arguments: &Arguments) -> Option<(String, bool)> {
+    match &arguments.console {
+        Some(listen) if listen == "off" => None,
+        Some(listen) => Some((listen.clone(), true)),
+        None => Some((DEFAULT_CONSOLE.to_owned(), false)),
+    }
 }
 
 fn refuse_former_variable() -> anyhow::Result<()> {
@@ -128,7 +143,7 @@ impl Settings {
         let is_resp_named = arguments.resp.is_some();
         let (memory, memory_warning) = memory(&arguments)?;
         let resp = resp(&arguments, memory.redis_limits())?;
-        let s3 = s3(&arguments)?;
+        let (s3, objects, console) = (s3(&arguments), objects(&arguments)?, console(&arguments));
         let must_exist = arguments.must_exist.unwrap_or(false);
         let settings = Self {
             data: arguments.data.unwrap_or_else(|| DEFAULT_DATA.into()),
@@ -172,6 +187,8 @@ impl Settings {
             memory,
             memory_warning,
             s3,
+            objects,
+            console,
             stop_timeout: Duration::from_secs(arguments.stop_timeout.unwrap_or(STOP_TIMEOUT_S)),
             watch: WatchSettings {
                 address: arguments.metrics,
@@ -186,9 +203,6 @@ impl Settings {
             resp_tls: arguments.resp_tls.as_deref().map(parse_switch).transpose()?,
             is_resp_open: false,
         };
-        if settings.resp_tls == Some(true) && settings.credentials.certificates.is_none() {
-            return Err(Usage("--resp-tls on needs --tls-cert and --tls-key".into()).into());
-        }
         settings.with_redis_asking(is_resp_named)
     }
 
@@ -196,6 +210,9 @@ impl Settings {
     /// them. That holds with --insecure as well, which does not cancel configured credentials. If the frontend's
     /// address was named by an option, that is an error.
     fn with_redis_asking(self, is_resp_named: bool) -> anyhow::Result<Self> {
+        if self.resp_tls == Some(true) && self.credentials.certificates.is_none() {
+            return Err(Usage("--resp-tls on needs --tls-cert and --tls-key".into()).into());
+        }
         let asks = self.credentials.tokens.is_some() || self.credentials.client_roots.is_some();
         let is_open = asks && !self.asks_redis_certificates() && !self.asks_redis_keys();
         let Some((address, _)) =

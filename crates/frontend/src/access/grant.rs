@@ -104,6 +104,51 @@ impl Grant {
         key_or_prefix.starts_with(&self.prefix)
     }
 
+    /// Returns true if it allows `action` on everything of which `other` speaks.
+    pub(super) fn covers(&self, action: Action, other: &Self) -> bool {
+        let covers_buckets = match self.is_bucket_prefix {
+            true => other.bucket.starts_with(&*self.bucket),
+            false => !other.is_bucket_prefix && self.bucket == other.bucket,
+        };
+        self.allows(action) && covers_buckets && self.covers_key(&other.prefix)
+    }
+
+    /// The actions.
+    pub(super) fn actions(&self) -> Actions {
+        self.actions
+    }
+
+    /// It as a sentence for people: `may read and list objects of the bucket photos whose keys start with in/`.
+    #[must_use]
+    pub fn sentence(&self) -> String {
+        if self.is_everything() {
+            return "may do everything".to_owned();
+        }
+        let buckets = match (self.is_bucket_prefix, &*self.bucket) {
+            (true, "") => "all buckets".to_owned(),
+            (true, start) => format!("all buckets whose names start with {start}"),
+            (false, name) => format!("the bucket {name}"),
+        };
+        let objects = [Action::Read, Action::List, Action::Write, Action::Delete];
+        let verbs: Vec<&str> =
+            objects.into_iter().filter(|action| self.allows(*action)).map(Action::name).collect();
+        let mut parts = Vec::new();
+        if !verbs.is_empty() {
+            let mut part = format!("{} objects of {buckets}", listed(&verbs));
+            if !self.prefix.is_empty() {
+                part += &format!(" whose keys start with {}", String::from_utf8_lossy(&self.prefix));
+            }
+            parts.push(part);
+        }
+        if self.allows(Action::Bucket) && self.prefix.is_empty() {
+            parts.push(format!("create, configure and empty {buckets}"));
+        }
+        if self.allows(Action::Admin) && self.is_for_everything() {
+            parts.push("operate the server".to_owned());
+        }
+        format!("may {}", parts.join(", and "))
+    }
+
     fn is_for_everything(&self) -> bool {
         self.is_bucket_prefix && self.bucket.is_empty() && self.prefix.is_empty()
     }
@@ -111,6 +156,14 @@ impl Grant {
     /// Returns true if it allows everything.
     fn is_everything(&self) -> bool {
         self.is_for_everything() && Action::ALL.into_iter().all(|action| self.allows(action))
+    }
+}
+
+/// Words in a sentence.
+fn listed(words: &[&str]) -> String {
+    match words.split_last() {
+        Some((last, others)) if !others.is_empty() => format!("{} and {last}", others.join(", ")),
+        _ => words.concat(),
     }
 }
 
@@ -161,6 +214,38 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    #[test]
+    fn a_grant_is_a_sentence() {
+        for (grant, sentence) in [
+            ("all *", "may do everything"),
+            (
+                "read,list photos/in/*",
+                "may read and list objects of the bucket photos whose keys start with in/",
+            ),
+            (
+                "read,list,write,delete logs-*",
+                "may read, list, write and delete objects of all buckets whose names start with logs-",
+            ),
+            ("list *", "may list objects of all buckets"),
+            ("bucket maps", "may create, configure and empty the bucket maps"),
+            (
+                "delete,bucket maps",
+                "may delete objects of the bucket maps, and create, configure and empty the bucket maps",
+            ),
+            (
+                "all maps",
+                "may read, list, write and delete objects of the bucket maps, and create, configure and empty the bucket maps",
+            ),
+            (
+                "all maps/a*",
+                "may read, list, write and delete objects of the bucket maps whose keys start with a",
+            ),
+            ("list,admin *", "may list objects of all buckets, and operate the server"),
+        ] {
+            assert_eq!(Grant::parse(grant).unwrap().sentence(), sentence, "{grant}");
+        }
+    }
 
     /// A mistyped grant must not turn into another one.
     #[test]

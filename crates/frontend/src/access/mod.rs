@@ -170,6 +170,13 @@ impl Principal {
         self.grants == other.grants
     }
 
+    /// Returns true if it may do everything that `grant` allows, so that it may give the grant to others.
+    #[must_use]
+    pub fn may_hand_out(&self, grant: &Grant) -> bool {
+        let Some(grants) = &self.grants else { return true };
+        grant.actions().each().all(|action| grants.iter().any(|own| own.covers(action, grant)))
+    }
+
     /// Checks `actions` on the whole store, of a request that reads about it, or changes its operation. The action `admin` is
     /// enough.
     ///
@@ -298,6 +305,33 @@ mod tests {
             assert!(principal(&["read b", everything]).is_unrestricted(), "{everything}");
         }
         assert!(!principal(&["read,list,write,delete,bucket *"]).is_unrestricted());
+    }
+
+    /// The maker of keys must not become more than it is by them.
+    #[test]
+    fn only_own_grants_are_handed_out() {
+        let clerk =
+            principal(&["admin *", "read,list photos/in/*", "write logs-*", "delete maps", "read maps"]);
+        for (grant, expected) in [
+            ("read photos/in/*", true),
+            ("read,list photos/in/new/*", true),
+            ("read photos", false),
+            ("read photos/*", false),
+            ("read photos*/in/*", false),
+            ("read,write photos/in/*", false),
+            ("write logs-1", true),
+            ("write logs-a*/x*", true),
+            ("write logs*", false),
+            ("read,delete maps", true),
+            ("delete maps*", false),
+            ("admin *", true),
+            ("all *", false),
+            ("read *", false),
+        ] {
+            assert_eq!(clerk.may_hand_out(&Grant::parse(grant).unwrap()), expected, "{grant}");
+        }
+        assert!(principal(&["all *"]).may_hand_out(&Grant::parse("all *").unwrap()));
+        assert!(!principal(&[]).may_hand_out(&Grant::parse("read a").unwrap()));
     }
 
     #[test]

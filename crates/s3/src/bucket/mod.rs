@@ -26,7 +26,7 @@ use crate::request::error::{ErrorCode, S3Error, S3Result};
 use crate::time::SECOND_NS;
 
 /// The owner of a bucket without a record.
-const NOBODY: &str = "shoal";
+pub(crate) const NOBODY: &str = "shoal";
 
 /// A bucket without a record that has objects is looked up again after this time.
 const SEEN_NS: u64 = SECOND_NS;

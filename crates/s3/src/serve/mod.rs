@@ -23,8 +23,9 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response};
 use http_body::Body;
 use hyper::body::Incoming;
 use shoal_base::task::Boxed;
+use shoal_frontend::access::Principal;
 use shoal_http::{ConnectionFlow, HttpAnswer, HttpProtocol, Peer, Timer, Waiters, boxed_answer};
-use shoal_metrics::{Operation, RequestResult, Stage, mark, note_caller, note_key};
+use shoal_metrics::{FrontendMetrics, Operation, RequestResult, Stage, mark, note_caller, note_key};
 
 use self::call::S3Call;
 use self::permission::check;
@@ -42,8 +43,10 @@ use crate::request::headers::{check_expected_owner, check_headers, with_presigne
 use crate::request::operation::{OperationRow, S3Operation, Support, row_of, row_of_page};
 use crate::request::query::QueryParameters;
 use crate::request::target::{BucketAndKey, check_target, site_of_host};
+use crate::sign::chunks::ChunkSigner;
+use crate::sign::payload::PayloadHash;
 use crate::sign::verify::{RequestHead, verify};
-use crate::state::S3State;
+use crate::state::{Caller, S3State};
 use crate::time::{SECOND_NS, http_date_of};
 use crate::upload::{begin, complete, list as uploads, part, part_copy};
 
@@ -96,6 +99,22 @@ impl Asked {
     }
 }
 
+/// A caller with a right to ask, and the form of its request.
+struct Admitted {
+    caller: Caller,
+    /// The headers, and those in the query of a presigned request.
+    headers: HeaderMap,
+    payload: PayloadHash,
+    chunks: Option<ChunkSigner>,
+}
+
+impl Admitted {
+    /// A caller that another frontend has let in: no signature covers its request.
+    fn given(caller: Caller, headers: HeaderMap) -> Self {
+        Self { caller, headers, payload: PayloadHash::Unsigned, chunks: None }
+    }
+}
+
 /// The host that a request names. HTTP/2 has it in the target.
 fn host_of(head: &http::request::Parts) -> Option<&str> {
     let named = head.headers.get(HOST).and_then(|host| host.to_str().ok());
@@ -103,10 +122,11 @@ fn host_of(head: &http::request::Parts) -> Option<&str> {
 }
 
 impl S3State {
-    /// Answers a request whose head was read.
+    /// Answers a request whose head was read. With a caller, no signature is needed.
     async fn answer(
         &self,
         (peer, flow): (&Peer, &Arc<ConnectionFlow>),
+        given: Option<Caller>,
         head: &http::request::Parts,
         asked: S3Result<Asked>,
         body: Incoming,
@@ -124,7 +144,11 @@ impl S3State {
             let _working = flow.working();
             return Box::pin(self.answer_page(peer, &page)).await;
         }
-        let mut call = self.admit((peer, flow), head, asked, body)?;
+        let admitted = match given {
+            Some(caller) => Admitted::given(caller, asked.headers.clone()),
+            None => self.admit(peer, head, &asked)?,
+        };
+        let mut call = self.call((peer, flow), asked, admitted, body);
         mark(Stage::Started);
         let working = flow.working();
         self.let_in(peer, &mut call).await?;
@@ -134,33 +158,42 @@ impl S3State {
     }
 
     /// Verifies the signature.
-    fn admit(
-        &self,
-        (peer, flow): (&Peer, &Arc<ConnectionFlow>),
-        head: &http::request::Parts,
-        asked: Asked,
-        body: Incoming,
-    ) -> S3Result<S3Call> {
-        let Asked { row, target, query, mut headers, .. } = asked;
+    fn admit(&self, peer: &Peer, head: &http::request::Parts, asked: &Asked) -> S3Result<Admitted> {
+        let Asked { query, headers, .. } = asked;
         let now_s = self.now_ns() / SECOND_NS;
         let signed = RequestHead {
             method: head.method.as_str(),
             path: head.uri.path(),
             query: head.uri.query(),
-            headers: &headers,
+            headers,
         };
         let secrets = |id: &str| self.secrets(id, now_s);
-        let verified = verify(&signed, &query, &self.signing, &secrets, now_s)?;
+        let verified = verify(&signed, query, &self.signing, &secrets, now_s)?;
         let caller = self.caller_of(verified.id.as_deref())?;
-        if let Some(principal) = caller.principal() {
-            note_caller(principal.identity());
+        if caller.has_key() {
             peer.set_authenticated();
         }
-        if verified.is_presigned {
-            headers = with_presigned(&headers, &query)?;
+        let headers = match verified.is_presigned {
+            true => with_presigned(headers, query)?,
+            false => headers.clone(),
+        };
+        Ok(Admitted { caller, headers, payload: verified.payload, chunks: verified.chunks })
+    }
+
+    /// The request of an admitted caller.
+    fn call(
+        &self,
+        (peer, flow): (&Peer, &Arc<ConnectionFlow>),
+        asked: Asked,
+        admitted: Admitted,
+        body: Incoming,
+    ) -> S3Call {
+        let Asked { row, target, query, .. } = asked;
+        let Admitted { caller, headers, payload, chunks } = admitted;
+        if let Some(principal) = caller.principal() {
+            note_caller(principal.identity());
         }
-        let (payload, chunks) = (verified.payload, verified.chunks);
-        Ok(S3Call {
+        S3Call {
             row,
             target,
             query,
@@ -172,7 +205,7 @@ impl S3State {
             chunks,
             body: Some(body),
             permit: flow.permit(),
-        })
+        }
     }
 
     /// Finds the bucket of a request, and checks its permissions. A request about all buckets, and one that creates its bucket, has none.
@@ -270,7 +303,7 @@ impl HttpProtocol for S3State {
         flow: Arc<ConnectionFlow>,
         request: Request<Incoming>,
     ) -> Boxed<'a, HttpAnswer> {
-        Box::pin(async { boxed_answer(self.answer_timed(peer, flow, request).await) })
+        Box::pin(async { boxed_answer(self.answer_signed(peer, flow, request).await) })
     }
 
     fn turn(&self, work: &mut dyn FnMut() -> Waiters) {
@@ -286,8 +319,8 @@ impl HttpProtocol for S3State {
 }
 
 impl S3State {
-    /// Answers a request, and counts its time.
-    async fn answer_timed(
+    /// Answers a request of a client of S3.
+    async fn answer_signed(
         &self,
         peer: &Peer,
         flow: Arc<ConnectionFlow>,
@@ -297,18 +330,51 @@ impl S3State {
         let site = host_of(&head).and_then(|host| site_of_host(host, &self.website_domains, &self.domains));
         let is_of_site = site.is_some();
         let asked = Asked::read(&head, site, &self.domains, !body.is_end_stream());
+        let bucket_of_page = match head.headers.contains_key(ORIGIN) {
+            true => asked.as_ref().ok().and_then(|asked| asked.target.bucket()).map(ToOwned::to_owned),
+            false => None,
+        };
+        let entry = Entry { given: None, is_of_site, metrics: &self.metrics };
+        let mut answer = self.answer_timed((peer, flow), entry, &head, asked, body).await;
+        if let Some(bucket) = bucket_of_page {
+            answer.headers.extend(headers_for_page(self, &bucket, &head.method, &head.headers));
+        }
+        answer.into_response(head.method == Method::HEAD)
+    }
+
+    /// Answers a request of a caller that another frontend has let in. Its path is `/BUCKET/KEY`, on any host.
+    /// The rules of buckets for pages of other origins have no effect.
+    pub(crate) async fn answer_given(
+        &self,
+        peer: &Peer,
+        flow: Arc<ConnectionFlow>,
+        (principal, metrics): (Principal, &Arc<FrontendMetrics>),
+        request: Request<Incoming>,
+    ) -> HttpAnswer {
+        let (head, body) = request.into_parts();
+        let asked = Asked::read(&head, None, &[], !body.is_end_stream());
+        let entry = Entry { given: Some(Caller::of(principal)), is_of_site: false, metrics };
+        let answer = self.answer_timed((peer, flow), entry, &head, asked, body).await;
+        boxed_answer(answer.into_response(head.method == Method::HEAD))
+    }
+
+    /// Answers a request, and counts its time.
+    async fn answer_timed(
+        &self,
+        (peer, flow): (&Peer, Arc<ConnectionFlow>),
+        entry: Entry<'_>,
+        head: &http::request::Parts,
+        asked: S3Result<Asked>,
+        body: Incoming,
+    ) -> S3Answer {
         let operation = || match &asked {
             Ok(asked) => (measured(asked.row.operation), asked.row.operation.name()),
             Err(_) => (Operation::Other, "(no operation)"),
         };
-        let is_of_page = head.headers.contains_key(ORIGIN);
-        let bucket_of_page =
-            asked.as_ref().ok().filter(|_| is_of_page).and_then(|asked| asked.target.bucket());
-        let bucket_of_page = bucket_of_page.map(ToOwned::to_owned);
-        let mut timer = Timer::begin(&self.metrics, &flow, peer.address, operation);
+        let mut timer = Timer::begin(entry.metrics, &flow, peer.address, operation);
         let result = {
             // Pinned here and once: the handler is as large as the rest of the task.
-            let mut handler = pin!(self.answer((peer, &flow), &head, asked, body));
+            let mut handler = pin!(self.answer((peer, &flow), entry.given, head, asked, body));
             poll_fn(|context| match &mut timer {
                 Some(timer) => timer.poll(handler.as_mut(), context),
                 None => handler.as_mut().poll(context),
@@ -320,7 +386,7 @@ impl S3State {
             if error.code == ErrorCode::InternalError {
                 tracing::warn!(peer = %peer.address, id, "{error}");
             }
-            match is_of_site {
+            match entry.is_of_site {
                 true => error_page(&error, &id),
                 false => S3Answer::error(&error, head.uri.path(), &id),
             }
@@ -333,9 +399,6 @@ impl S3State {
                 timer.end(result);
             }
         }
-        if let Some(bucket) = bucket_of_page {
-            answer.headers.extend(headers_for_page(self, &bucket, &head.method, &head.headers));
-        }
         let headers = &mut answer.headers;
         headers.insert(SERVER, SERVER_NAME);
         if let Ok(id) = HeaderValue::from_str(&id) {
@@ -344,8 +407,18 @@ impl S3State {
         if let Ok(date) = HeaderValue::try_from(http_date_of(self.now_ns() / SECOND_NS)) {
             headers.insert(DATE, date);
         }
-        answer.into_response(head.method == Method::HEAD)
+        answer
     }
+}
+
+/// The way by which a request comes in.
+struct Entry<'a> {
+    /// The caller that another frontend has let in; `None`: the signature names it.
+    given: Option<Caller>,
+    /// It came to the host name of a bucket's website.
+    is_of_site: bool,
+    /// Counts the request.
+    metrics: &'a Arc<FrontendMetrics>,
 }
 
 /// The metrics' word for an operation.

@@ -10,7 +10,7 @@ pub mod form;
 mod header;
 pub mod key;
 pub mod payload;
-mod presigned;
+pub(crate) mod presigned;
 pub mod verify;
 
 #[cfg(test)]

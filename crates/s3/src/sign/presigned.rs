@@ -2,14 +2,17 @@
 
 use http::HeaderMap;
 
-use super::canonical::ALGORITHM;
+use ring::hmac;
+
+use super::canonical::{ALGORITHM, RequestHead, strings_to_sign};
 use super::header::SKEW_S;
+use super::key::{Scope, SigningKeys};
 use super::payload::UNSIGNED_PAYLOAD;
 use super::verify::Claim;
 use crate::request::error::{ErrorCode, S3Error, S3Result};
 use crate::request::headers::header;
 use crate::request::query::QueryParameters;
-use crate::text::unhex;
+use crate::text::{hex, percent_encode, percent_encode_path, unhex};
 use crate::time::{SECOND_NS, basic_of, iso_of, parse_basic};
 
 /// The longest life of a presigned URL, in seconds: 7 days.
@@ -64,4 +67,58 @@ pub(super) fn claim<'a>(
 
 fn malformed(why: &str) -> S3Error {
     S3Error::new(ErrorCode::AuthorizationQueryParametersError, why)
+}
+
+/// The URL of a GET that the key `id` with this secret signs at `now_s`, for `seconds`.
+pub(crate) fn presigned_url(
+    (keys, id, secret): (&SigningKeys, &str, &str),
+    endpoint: &str,
+    (bucket, key): (&str, &[u8]),
+    (now_s, seconds): (u64, u32),
+) -> String {
+    let moment = basic_of(now_s);
+    let date = moment.get(..8).unwrap_or_default();
+    let scope = Scope { id, date, region: keys.region(), service: "s3" };
+    let mut path = format!("/{bucket}/");
+    percent_encode_path(&mut path, key);
+    let mut query = format!("X-Amz-Algorithm={ALGORITHM}&X-Amz-Credential=");
+    percent_encode(&mut query, format!("{id}/{}", scope.signed()).as_bytes());
+    query += &format!("&X-Amz-Date={moment}&X-Amz-Expires={seconds}&X-Amz-SignedHeaders=host");
+    let host = endpoint.split_once("://").map_or(endpoint, |(_, host)| host);
+    let mut headers = HeaderMap::new();
+    if let Ok(host) = http::HeaderValue::from_str(host) {
+        headers.insert(http::header::HOST, host);
+    }
+    let head = RequestHead { method: "GET", path: &path, query: Some(&query), headers: &headers };
+    let parsed = QueryParameters::parse(Some(&query)).unwrap_or_default();
+    let texts = strings_to_sign(&head, &parsed, "host", UNSIGNED_PAYLOAD, &moment, &scope);
+    let text = texts.first().map_or("", String::as_str);
+    let signature = hmac::sign(&keys.derive(date, secret), text.as_bytes());
+    format!("{endpoint}{path}?{query}&X-Amz-Signature={}", hex(signature.as_ref()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sign::key::SecretPair;
+    use crate::sign::verify::verify;
+    use crate::testing::headers_of;
+
+    #[test]
+    fn a_url_that_is_signed_here_is_accepted_until_its_end() {
+        let (keys, now_s) = (SigningKeys::new("here"), 1_800_000_000);
+        let url =
+            presigned_url((&keys, "SHKA", "secret"), "http://h:1", ("bkt", b"a b/+%?\xff"), (now_s, 60));
+        let (path, query) = url.strip_prefix("http://h:1").unwrap().split_once('?').unwrap();
+        assert_eq!(path, "/bkt/a%20b/%2B%25%3F%FF");
+        let headers = headers_of(&[("host", "h:1")]);
+        let head = RequestHead { method: "GET", path, query: Some(query), headers: &headers };
+        let parsed = QueryParameters::parse(Some(query)).unwrap();
+        let secrets = |id: &str| -> SecretPair { [(id == "SHKA").then(|| "secret".into()), None] };
+        let verified = |now_s| verify(&head, &parsed, &keys, &secrets, now_s);
+        assert_eq!(verified(now_s + 60).unwrap().id.as_deref(), Some("SHKA"));
+        assert_eq!(verified(now_s + 61).unwrap_err().code, ErrorCode::AccessDenied);
+        let other = RequestHead { path: "/bkt/other", ..head };
+        assert!(verify(&other, &parsed, &keys, &secrets, now_s).is_err());
+    }
 }

@@ -1,0 +1,66 @@
+//! The state that all requests share.
+
+use std::sync::Arc;
+
+use shoal_engine::{Environment, Store};
+use shoal_frontend::{MinRate, Security};
+use shoal_metrics::FrontendMetrics;
+use shoal_s3::S3Service;
+use tokio::sync::watch;
+
+use crate::assets::Assets;
+use crate::keys::KeyBook;
+use crate::options::{ConsoleOptions, ConsoleParts};
+use crate::session::Sessions;
+
+/// The state that all requests share.
+pub(crate) struct ConsoleState {
+    pub(crate) store: Store,
+    pub(crate) objects: S3Service,
+    /// The URL of the S3 frontend; `None` if it is off.
+    pub(crate) s3_url: Option<String>,
+    /// The file of keys; `None` if the server has none.
+    pub(crate) keys: Option<Arc<dyn KeyBook>>,
+    pub(crate) security: Security,
+    /// Callers from other machines are let in without credentials.
+    pub(crate) insecure: bool,
+    pub(crate) sessions: Sessions,
+    pub(crate) assets: Assets,
+    pub(crate) metrics: Arc<FrontendMetrics>,
+    pub(crate) min_rate: MinRate,
+    pub(crate) environment: Environment,
+    /// Becomes true when the server stops.
+    pub(crate) drain: watch::Receiver<bool>,
+}
+
+impl ConsoleState {
+    /// The state of a console that shows `parts`.
+    pub(crate) fn new(
+        options: ConsoleOptions,
+        parts: ConsoleParts,
+        sessions: Sessions,
+        drain: watch::Receiver<bool>,
+    ) -> Self {
+        let ConsoleOptions { security, insecure, metrics, limits, environment, .. } = options;
+        let ConsoleParts { store, objects, s3_url, keys } = parts;
+        Self {
+            store,
+            objects,
+            s3_url,
+            keys,
+            security,
+            insecure,
+            sessions,
+            assets: Assets::new(),
+            metrics: Arc::clone(metrics.console()),
+            min_rate: limits.min_rate,
+            environment,
+            drain,
+        }
+    }
+
+    /// The second of the Unix epoch.
+    pub(crate) fn now_s(&self) -> u64 {
+        self.environment.clock.wall_ns() / 1_000_000_000
+    }
+}
