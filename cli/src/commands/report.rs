@@ -4,26 +4,23 @@
 //! The archive holds no secrets: options name files with passwords, tokens and keys, and these files are not read. Keys
 //! of objects may occur in the log's lines. `missing.txt` names each part that the report could not get.
 
-use std::fs::{self, File, OpenOptions};
-use std::io::{Read, Seek, SeekFrom, Write};
+use std::fs::{File, OpenOptions};
+use std::io::{Read, Seek, SeekFrom};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, anyhow};
 use clap::Args;
-use flate2::Compression;
-use flate2::write::GzEncoder;
 use serde_json::json;
 use shoal_client::Stat;
 use shoal_transfer::objects::Objects;
-use shoal_transfer::text::one_line;
+use shoal_transfer::support_report::{SupportReport, archive_name};
 
 use crate::arguments::target::StoreArguments;
 use crate::commands::stat::store_json;
+use crate::output::Output;
 use crate::output::space_map::read_space;
 use crate::output::summary::Summary;
-use crate::output::{Output, show_time};
 use crate::store::file::Access;
 
 const EXAMPLES: &str = "Examples:
@@ -55,21 +52,20 @@ pub(crate) struct Arguments {
 }
 
 pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
-    let mut report = Report::default();
-    report.about_machine();
+    let mut report = SupportReport::of_this_machine();
     if let Some(path) = &arguments.log_file {
         let log = end_of(path).with_context(|| format!("cannot read {}", path.display()));
         report.add("log-file.log", log);
     }
     match arguments.store.open(Access::Read).await {
         Ok(objects) => {
-            report.about_store(&objects).await;
+            add_store(&mut report, &objects).await;
             report.note("the store could not be closed", objects.close().await.map_err(Into::into));
         }
         Err(error) => report.note("the store could not be reached", Err(error)),
     }
-    let path = arguments.output.unwrap_or_else(|| default_path(now_ns()));
-    let names = report.write(&path)?;
+    let path = arguments.output.unwrap_or_else(|| archive_name().into());
+    let names = write(report, &path)?;
     let mut output = Output::new();
     if arguments.json {
         output.json(&json!({ "report": path.display().to_string(), "parts": names }))?;
@@ -77,15 +73,6 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
         output.line(&format!("{}: {}", path.display(), names.join(", ")))?;
     }
     output.finish()
-}
-
-fn now_ns() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64)
-}
-
-fn default_path(now_ns: u64) -> PathBuf {
-    let time: String = show_time(now_ns).chars().filter(|c| c.is_ascii_alphanumeric()).collect();
-    format!("shoal-report-{time}.tar.gz").into()
 }
 
 /// The last lines of a file.
@@ -100,93 +87,40 @@ fn end_of(path: &Path) -> anyhow::Result<String> {
     Ok(if start > 0 { text.split_once('\n').map_or(text.clone(), |(_, rest)| rest.to_owned()) } else { text })
 }
 
-/// The texts of a report, each with the name of its file.
-#[derive(Default)]
-struct Report {
-    texts: Vec<(String, String)>,
-    missing: Vec<String>,
+/// Adds the texts about the store, and of its server if it has one.
+async fn add_store(report: &mut SupportReport, objects: &Objects) {
+    let stat = objects.stat().await.context("cannot get the figures");
+    if let Ok(stat) = &stat {
+        report.add("summary.txt", Ok(summary(stat)));
+    }
+    let map = read_space(objects, None).await.context("cannot read the free runs");
+    report.add("space.json", map.map(|map| format!("{:#}\n", map.json())));
+    report.add("figures.json", stat.map(|stat| format!("{:#}\n", store_json(&stat, None))));
+    match objects.report().await {
+        Ok(parts) => parts.into_iter().for_each(|(name, text)| report.add(&name, Ok(text))),
+        Err(error) => report.note(
+            "the server's configuration and log",
+            Err(anyhow!("{error} (an older server does not send them)")),
+        ),
+    }
 }
 
-impl Report {
-    /// Adds a text, or the reason why it is missing.
-    fn add(&mut self, name: &str, text: anyhow::Result<String>) {
-        match text {
-            Ok(text) => self.texts.push((name.to_owned(), text)),
-            Err(error) => self.note(name, Err(error)),
-        }
-    }
-
-    fn note(&mut self, what: &str, result: anyhow::Result<()>) {
-        if let Err(error) = result {
-            self.missing.push(format!("{what}: {}", one_line(&error)));
-        }
-    }
-
-    fn about_machine(&mut self) {
-        let read = |path: &str| fs::read_to_string(path).unwrap_or_else(|error| format!("{path}: {error}\n"));
-        let memory: String = read("/proc/meminfo").lines().take(5).map(|line| format!("{line}\n")).collect();
-        let cores = std::thread::available_parallelism().map_or(0, std::num::NonZero::get);
-        let text = format!(
-            "report of       shoal {}\nwritten         {}\nkernel          {}cores           {cores}\n{memory}",
-            env!("CARGO_PKG_VERSION"),
-            show_time(now_ns()),
-            read("/proc/version"),
-        );
-        self.texts.push(("machine.txt".into(), text));
-    }
-
-    async fn about_store(&mut self, objects: &Objects) {
-        let stat = objects.stat().await.context("cannot get the figures");
-        if let Ok(stat) = &stat {
-            self.texts.push(("summary.txt".into(), summary(stat)));
-        }
-        let map = read_space(objects, None).await.context("cannot read the free runs");
-        self.add("space.json", map.map(|map| format!("{:#}\n", map.json())));
-        self.add("figures.json", stat.map(|stat| format!("{:#}\n", store_json(&stat, None))));
-        match objects.report().await {
-            Ok(parts) => self.texts.extend(parts.into_iter().map(|(name, text)| (file_name(&name), text))),
-            Err(error) => self.note(
-                "the server's configuration and log",
-                Err(anyhow!("{error} (an older server does not send them)")),
-            ),
-        }
-    }
-
-    /// Writes the archive for its owner only, and returns the names of its files.
-    fn write(mut self, path: &Path) -> anyhow::Result<Vec<String>> {
-        if !self.missing.is_empty() {
-            self.texts.push(("missing.txt".into(), self.missing.join("\n") + "\n"));
-        }
-        let what = || format!("cannot write the report {}; --output names another file", path.display());
-        let file =
-            OpenOptions::new().write(true).create_new(true).mode(0o600).open(path).with_context(what)?;
-        let mut archive = tar::Builder::new(GzEncoder::new(file, Compression::default()));
-        for (name, text) in &self.texts {
-            let mut header = tar::Header::new_gnu();
-            header.set_size(text.len() as u64);
-            header.set_mode(0o600);
-            header.set_mtime(now_ns() / 1_000_000_000);
-            let name = format!("shoal-report/{name}");
-            archive.append_data(&mut header, name, text.as_bytes()).with_context(what)?;
-        }
-        let mut file = archive.into_inner().and_then(GzEncoder::finish).with_context(what)?;
-        file.flush().and_then(|()| file.sync_all()).with_context(what)?;
-        Ok(self.texts.into_iter().map(|(name, _)| name).collect())
-    }
+/// Writes the archive for its owner only, and returns the names of its files.
+fn write(report: SupportReport, path: &Path) -> anyhow::Result<Vec<String>> {
+    let what = || format!("cannot write the report {}; --output names another file", path.display());
+    let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path).with_context(what)?;
+    let (file, names) = report.write(file).with_context(what)?;
+    file.sync_all().with_context(what)?;
+    Ok(names)
 }
 
 fn summary(stat: &Stat) -> String {
     Summary::new(stat).lines().into_iter().map(|(name, text)| format!("{name:13} {text}\n")).collect()
 }
 
-/// A server's name of a text as a safe name of a file in the archive's folder.
-fn file_name(name: &str) -> String {
-    let plain = |c: char| if c.is_ascii_alphanumeric() || "._-".contains(c) { c } else { '_' };
-    name.chars().take(100).map(plain).collect::<String>().trim_start_matches('.').to_owned()
-}
-
 #[cfg(test)]
 mod tests {
+    use std::fs;
     use std::os::unix::fs::PermissionsExt;
 
     use super::*;
@@ -195,35 +129,15 @@ mod tests {
     fn report_archive_is_private() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("r.tar.gz");
-        let report = || {
-            let mut report = Report::default();
-            report.about_machine();
-            report.add("b.txt", Err(anyhow!("it is gone")));
-            report
-        };
-        assert_eq!(report().write(&path).unwrap(), ["machine.txt", "missing.txt"]);
+        let names = write(SupportReport::of_this_machine(), &path).unwrap();
+        assert_eq!(names, ["machine.txt"]);
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
-        assert!(report().write(&path).unwrap_err().to_string().contains("--output"), "it exists");
-        let mut archive = tar::Archive::new(flate2::read::GzDecoder::new(File::open(&path).unwrap()));
-        let texts: Vec<_> = archive
-            .entries()
-            .unwrap()
-            .map(|entry| {
-                let mut entry = entry.unwrap();
-                let mut text = String::new();
-                entry.read_to_string(&mut text).unwrap();
-                (entry.path().unwrap().display().to_string(), text)
-            })
-            .collect();
-        assert_eq!(texts[1], ("shoal-report/missing.txt".to_owned(), "b.txt: it is gone\n".to_owned()));
-        assert!(texts[0].1.contains("cores") && texts[0].1.contains("MemTotal"), "{}", texts[0].1);
+        let again = write(SupportReport::of_this_machine(), &path);
+        assert!(again.unwrap_err().to_string().contains("--output"), "it exists");
     }
 
     #[test]
-    fn report_sanitizes_names_and_endings() {
-        assert_eq!(file_name("../../etc/passwd"), "_.._etc_passwd");
-        assert_eq!(file_name("server.log"), "server.log");
-        assert_eq!(default_path(0), PathBuf::from("shoal-report-19700101T000000Z.tar.gz"));
+    fn end_of_a_log_is_whole_lines() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("log");
         let line = "x".repeat(99) + "\n";

@@ -10,15 +10,18 @@
 //! 3. `guard.rs` refuses requests of other sites; `session/` admits a party.
 //! 4. `objects/`: objects, by the operations of S3.
 //! 5. `keys.rs`: the keys of the file of keys.
-//! 6. `assets.rs`: the pages, which are part of the program.
-//! 7. `answer.rs`: documents of JSON, errors, and the headers that every answer has.
+//! 6. `figures/`: figures for the pages, live and of the last minutes; `operations.rs`: scrub, backup, relocation.
+//! 7. `assets.rs`: the pages, which are part of the program.
+//! 8. `answer.rs`: documents of JSON, errors, and the headers that every answer has.
 
 mod answer;
 mod assets;
 mod call;
+mod figures;
 mod guard;
 mod keys;
 mod objects;
+mod operations;
 mod options;
 mod router;
 mod server;
@@ -26,5 +29,5 @@ mod session;
 mod state;
 
 pub use keys::{KeyBook, KeyBookError, KeyChange};
-pub use options::{ConsoleOptions, ConsoleParts};
+pub use options::{ConsoleOptions, ConsoleParts, ConsoleSources};
 pub use server::{ConsoleError, ConsoleServer};

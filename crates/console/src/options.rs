@@ -6,8 +6,9 @@ use std::sync::Arc;
 use shoal_engine::{Environment, Store};
 use shoal_frontend::Security;
 use shoal_http::ServerLimits;
-use shoal_metrics::Metrics;
+use shoal_metrics::{Health, Metrics};
 use shoal_s3::S3Service;
+use shoal_server::{Backups, ReportSource};
 
 use crate::keys::KeyBook;
 
@@ -55,4 +56,17 @@ pub struct ConsoleParts {
     pub s3_url: Option<String>,
     /// The file of keys; `None` if the server has none.
     pub keys: Option<Arc<dyn KeyBook>>,
+    /// The state of the server around them.
+    pub sources: ConsoleSources,
+}
+
+/// The state of the server that the console shows, besides its counts.
+#[derive(Clone, Debug, Default)]
+pub struct ConsoleSources {
+    /// Its stage.
+    pub health: Health,
+    /// Its configuration and its log.
+    pub report: ReportSource,
+    /// Its backups, whose number is bounded.
+    pub backups: Backups,
 }

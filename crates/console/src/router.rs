@@ -18,10 +18,12 @@ use shoal_metrics::{Operation, RequestResult, Stage, mark, note_caller};
 
 use crate::answer::{ApiError, ApiResult, empty};
 use crate::call::{ApiCall, Route, decoded};
+use crate::figures;
 use crate::guard::{check_host, check_origin, host_of};
 use crate::keys;
 use crate::objects::pass::pass;
 use crate::objects::{archive, presign};
+use crate::operations;
 use crate::session::{self, sign_in, signed_out};
 use crate::state::ConsoleState;
 
@@ -42,7 +44,8 @@ const HEADERS: [(HeaderName, HeaderValue); 6] = [
 ];
 
 /// All routes. A module adds its table here.
-const ROUTES: [&[Route]; 4] = [session::ROUTES, keys::ROUTES, archive::ROUTES, presign::ROUTES];
+const ROUTES: [&[Route]; 6] =
+    [session::ROUTES, keys::ROUTES, archive::ROUTES, presign::ROUTES, figures::ROUTES, operations::ROUTES];
 
 /// The route of a request, and the decoded part of its path that has a `*`.
 fn route_of(method: &Method, path: &str) -> ApiResult<(&'static Route, String)> {

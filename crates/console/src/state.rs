@@ -6,11 +6,13 @@ use shoal_engine::{Environment, Store};
 use shoal_frontend::{MinRate, Security};
 use shoal_metrics::FrontendMetrics;
 use shoal_s3::S3Service;
+use shoal_server::Backups;
 use tokio::sync::watch;
 
 use crate::assets::Assets;
+use crate::figures::{Figures, Sources};
 use crate::keys::KeyBook;
-use crate::options::{ConsoleOptions, ConsoleParts};
+use crate::options::{ConsoleOptions, ConsoleParts, ConsoleSources};
 use crate::session::Sessions;
 
 /// The state that all requests share.
@@ -25,6 +27,8 @@ pub(crate) struct ConsoleState {
     /// Callers from other machines are let in without credentials.
     pub(crate) insecure: bool,
     pub(crate) sessions: Sessions,
+    pub(crate) figures: Figures,
+    pub(crate) backups: Backups,
     pub(crate) assets: Assets,
     pub(crate) metrics: Arc<FrontendMetrics>,
     pub(crate) min_rate: MinRate,
@@ -42,7 +46,11 @@ impl ConsoleState {
         drain: watch::Receiver<bool>,
     ) -> Self {
         let ConsoleOptions { security, insecure, metrics, limits, environment, .. } = options;
-        let ConsoleParts { store, objects, s3_url, keys } = parts;
+        let ConsoleParts { store, objects, s3_url, keys, sources } = parts;
+        let ConsoleSources { health, report, backups } = sources;
+        let frontend = Arc::clone(metrics.console());
+        let clock = Arc::clone(&environment.clock);
+        let figures = Figures::new(Sources { store: store.clone(), metrics, health, clock }, report);
         Self {
             store,
             objects,
@@ -51,8 +59,10 @@ impl ConsoleState {
             security,
             insecure,
             sessions,
+            figures,
+            backups,
             assets: Assets::new(),
-            metrics: Arc::clone(metrics.console()),
+            metrics: frontend,
             min_rate: limits.min_rate,
             environment,
             drain,

@@ -48,7 +48,7 @@ pub use testing::hostile;
 
 pub use bucket::{BUCKETS_MAX, BucketState};
 pub use growth::raise_cap::CapChange;
-pub use maintenance::scrub::ScrubReport;
+pub use maintenance::scrub::{ScrubReport, ScrubStart};
 pub use read::buckets::BucketRecords;
 pub use read::changes::{ChangedObject, ChangesPage, ChangesPlace, KeyPlace, PlacedKey, Since, TreePage};
 pub use read::counted::CountedReader;
@@ -79,10 +79,12 @@ pub use shoal_common::upload::{
 };
 pub use shoal_image::losses::Losses;
 pub use shoal_log::Waiting;
+pub use shoal_space::GroupState;
 pub use shoal_space_manager::OWN_SPACES_MAX;
 pub use store::Store;
 pub use store::free_space::FreeRunIter;
 pub use store::last_backup::BackupNote;
+pub use store::space_plan::SpacePlan;
 pub use store::stat::StoreStat;
 pub use write::buckets::CreatedBucket;
 pub use write::change::{Change, ReadLevel};

@@ -90,7 +90,8 @@ impl MemtableAdmission {
         })
     }
 
-    fn bytes_max(&self) -> usize {
+    /// The limit on the bytes in the memtables.
+    pub fn bytes_max(&self) -> usize {
         self.bytes_max.load(Ordering::Relaxed)
     }
 

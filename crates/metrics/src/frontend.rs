@@ -10,6 +10,7 @@ use crate::audit::AuditLog;
 use crate::request::{Operation, RefusalCause, RequestResult};
 use crate::requests::{RequestCounts, Requests, Sum};
 use crate::slow::SlowRequest;
+use crate::slow_ring::{SlowEntry, SlowRing};
 
 /// The connections of a frontend at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -41,6 +42,7 @@ pub struct FrontendMetrics {
     /// A request of this duration or longer is slow and gets a line in the log; `u64::MAX`: none is.
     slow_ns: u64,
     logs: RequestLogs,
+    slow: Arc<SlowRing>,
     clock: SystemClock,
     requests: Requests,
     received_bytes: Sum,
@@ -57,12 +59,18 @@ impl std::fmt::Debug for FrontendMetrics {
 }
 
 impl FrontendMetrics {
-    fn new(name: &'static str, is_on: bool, slow_ns: u64, logs: RequestLogs) -> Self {
+    fn new(
+        name: &'static str,
+        is_on: bool,
+        (slow_ns, slow): (u64, Arc<SlowRing>),
+        logs: RequestLogs,
+    ) -> Self {
         Self {
             name,
             is_on,
             slow_ns,
             logs,
+            slow,
             clock: SystemClock::default(),
             requests: Requests::default(),
             received_bytes: Sum::default(),
@@ -116,6 +124,7 @@ impl FrontendMetrics {
         }
         if request.took_ns() >= self.slow_ns {
             request.say_slow(self.name);
+            self.slow.add(self.name, request, self.clock.wall_ns());
         }
     }
 
@@ -200,6 +209,8 @@ pub struct Metrics {
     frontends: [Arc<FrontendMetrics>; 4],
     audit: Option<Arc<AuditLog>>,
     memory: OnceLock<MemoryParts>,
+    slow_ns: u64,
+    slow: Arc<SlowRing>,
 }
 
 /// The logs that have a line for each request.
@@ -232,9 +243,25 @@ impl Metrics {
     #[must_use]
     pub fn new(is_on: bool, slow: Option<Duration>, logs: RequestLogs) -> Self {
         let slow_ns = slow.map_or(u64::MAX, |slow| u64::try_from(slow.as_nanos()).unwrap_or(u64::MAX));
-        let frontend = |name| Arc::new(FrontendMetrics::new(name, is_on, slow_ns, logs.clone()));
+        let slow = Arc::<SlowRing>::default();
+        let frontend = |name| {
+            let slow = (slow_ns, Arc::clone(&slow));
+            Arc::new(FrontendMetrics::new(name, is_on, slow, logs.clone()))
+        };
         let frontends = ["grpc", "redis", "s3", "console"].map(frontend);
-        Self { is_on, frontends, audit: logs.audit, memory: OnceLock::new() }
+        Self { is_on, frontends, audit: logs.audit, memory: OnceLock::new(), slow_ns, slow }
+    }
+
+    /// The duration from which on a request is slow; none if none is.
+    #[must_use]
+    pub fn slow(&self) -> Option<Duration> {
+        (self.slow_ns < u64::MAX).then(|| Duration::from_nanos(self.slow_ns))
+    }
+
+    /// The last slow requests, the newest first; at most [`SLOW_KEPT_MAX`](crate::SLOW_KEPT_MAX).
+    #[must_use]
+    pub fn slow_requests(&self) -> Vec<SlowEntry> {
+        self.slow.newest_first()
     }
 
     /// Returns true if anything is counted.
@@ -293,6 +320,8 @@ impl Metrics {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::slow::{Marks, Noted, SlowParts};
+    use crate::slow_ring::SLOW_KEPT_MAX;
 
     #[test]
     fn switched_off_metrics_count_nothing() {
@@ -306,6 +335,34 @@ mod tests {
         assert!(slow.grpc().is_timing());
         assert!(slow.grpc().add(Operation::Get, RequestResult::Ok, 5_000_000, 1));
         assert!(!slow.grpc().add(Operation::Get, RequestResult::Ok, 4_999_999, 1));
+    }
+
+    #[test]
+    fn last_slow_requests_are_kept() {
+        let metrics = Metrics::new(true, Some(Duration::from_millis(5)), RequestLogs::default());
+        let noted = Noted { bucket: "b".into(), key: vec![b'k'; 999], keys: 1, caller: None };
+        for ended_ns in 4_999_999..=5_000_000 + SLOW_KEPT_MAX as u64 {
+            metrics.s3().say(&SlowRequest {
+                operation: "PutObject",
+                noted: (ended_ns % 2 == 0).then_some(&noted),
+                times: 1,
+                result: "ok",
+                peer: ([127, 0, 0, 1], 1).into(),
+                marks: Marks { placed_ns: 1_000_000, done_ns: 4_000_000, ..Marks::default() },
+                ended_ns,
+            });
+        }
+        assert_eq!(metrics.slow(), Some(Duration::from_millis(5)));
+        let kept = metrics.slow_requests();
+        assert_eq!(kept.len(), SLOW_KEPT_MAX);
+        let totals = [kept[0].total_ns, kept[SLOW_KEPT_MAX - 1].total_ns];
+        assert_eq!(totals, [5_000_256, 5_000_001], "the one below the limit, and the oldest one, are gone");
+        let parts = SlowParts { queue_ns: 0, store_ns: 1_000_000, log_ns: 3_000_000, answer_ns: 1_000_256 };
+        assert_eq!((kept[0].parts, kept[0].frontend), (parts, "s3"));
+        let (bucket, key) = kept[0].object.as_ref().unwrap();
+        assert_eq!((bucket.as_str(), key.len(), kept[1].object.is_none()), ("b", 256, true));
+        assert!(kept[0].at_ns > 1_600_000_000_000_000_000);
+        assert_eq!((Metrics::default().slow(), Metrics::default().slow_requests()), (None, vec![]));
     }
 
     #[test]

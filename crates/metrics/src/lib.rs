@@ -2,7 +2,7 @@
 //!
 //! In reading order: `request` names the operations and results of requests. `requests` counts requests: each thread in
 //! separate cells, so that a count costs a few nanoseconds. `frontend` holds the counts of one frontend, and [`Metrics`] those
-//! of all. `slow` writes the log's line of a slow request, with the parts of its time, and `audit` the log of all requests with their callers. `process` reads the system's figures of
+//! of all. `slow` writes the log's line of a slow request, with the parts of its time, `slow_ring` the last of them, and `audit` the log of all requests with their callers. `process` reads the system's figures of
 //! the process. `snapshot` takes all figures at a scrape; `catalog` names every metric with type, unit and labels; `encode`
 //! writes the text; `listen` answers on the listener of `--metrics`. `docs/operate/metrics.md` has the same list for people,
 //! and a test compares the page with `catalog`.
@@ -19,6 +19,7 @@ mod process;
 mod request;
 mod requests;
 mod slow;
+mod slow_ring;
 mod snapshot;
 
 pub use audit::{AUDIT_LINES_QUEUED_MAX, AuditLog};
@@ -29,5 +30,6 @@ pub use listen::{Health, Listener, PATHS};
 pub use process::Usage;
 pub use request::{Operation, RefusalCause, RequestResult};
 pub use requests::{RequestCounts, Requests};
-pub use slow::{Marks, Noted, SlowRequest, Stage, mark, note_caller, note_key, with_marks};
+pub use slow::{Marks, Noted, SlowParts, SlowRequest, Stage, mark, note_caller, note_key, with_marks};
+pub use slow_ring::{SLOW_KEPT_MAX, SlowEntry};
 pub use snapshot::Source;

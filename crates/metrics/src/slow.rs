@@ -6,7 +6,6 @@
 
 use std::cell::Cell;
 use std::net::SocketAddr;
-use std::time::Duration;
 
 use shoal_frontend::access::PrincipalId;
 
@@ -122,6 +121,19 @@ pub fn note_caller(caller: &PrincipalId) {
     note(|noted| noted.caller = Some(caller.clone()));
 }
 
+/// The parts of a request's time, in nanoseconds: together its time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SlowParts {
+    /// The wait for its start.
+    pub queue_ns: u64,
+    /// The work in the store.
+    pub store_ns: u64,
+    /// The commit.
+    pub log_ns: u64,
+    /// The sending of the answer.
+    pub answer_ns: u64,
+}
+
 /// A request for a line of the log.
 #[derive(Clone, Copy)]
 pub struct SlowRequest<'a> {
@@ -142,31 +154,35 @@ pub struct SlowRequest<'a> {
 }
 
 impl SlowRequest<'_> {
-    /// Its parts: the wait for its start, the work in the store, the commit, and the sending of the answer.
-    fn parts(&self) -> [Duration; 4] {
+    pub(crate) fn parts(&self) -> SlowParts {
         let Marks { began_ns, started_ns, placed_ns, done_ns, .. } = self.marks;
         // A part without a mark belongs to the one before it.
         let mut at = began_ns;
         let mut part = |until_ns: u64| {
             let took_ns = until_ns.saturating_sub(at);
             at = at.max(until_ns);
-            Duration::from_nanos(took_ns)
+            took_ns
         };
-        let queue = part(started_ns);
+        let queue_ns = part(started_ns);
         let is_placed = placed_ns > 0;
         let done_ns = if done_ns > 0 { done_ns } else { self.ended_ns };
-        let store = part(if is_placed { placed_ns } else { done_ns });
-        let log = part(done_ns);
-        [queue, store, log, part(self.ended_ns)]
+        let store_ns = part(if is_placed { placed_ns } else { done_ns });
+        let log_ns = part(done_ns);
+        SlowParts { queue_ns, store_ns, log_ns, answer_ns: part(self.ended_ns) }
     }
 
     pub(crate) fn took_ns(&self) -> u64 {
         self.ended_ns.saturating_sub(self.marks.began_ns)
     }
 
-    fn key(&self) -> String {
+    /// The start of its key.
+    pub(crate) fn shown_key(&self) -> &[u8] {
         let key = self.noted.map_or(&[][..], |noted| &noted.key);
-        let shown = key.get(..KEY_BYTES_SHOWN).unwrap_or(key);
+        key.get(..KEY_BYTES_SHOWN).unwrap_or(key)
+    }
+
+    fn key(&self) -> String {
+        let shown = self.shown_key();
         if shown.is_empty() { String::new() } else { format!(" {}", shown.escape_ascii()) }
     }
 
@@ -186,19 +202,19 @@ impl SlowRequest<'_> {
     pub(crate) fn say_slow(&self, frontend: &str) {
         let Self { operation, times, result, peer, .. } = self;
         // To the microsecond.
-        let ms = |took: Duration| took.as_micros() as f64 / 1e3;
-        let [queue_ms, store_ms, log_ms, answer_ms] = self.parts().map(ms);
+        let ms = |ns: u64| (ns / 1_000) as f64 / 1e3;
+        let parts = self.parts();
         let count = if *times > 1 { format!(" ({times} of them)") } else { String::new() };
         tracing::warn!(
             target: "shoal::slow",
             frontend,
             peer = %peer,
             result,
-            total_ms = ms(Duration::from_nanos(self.took_ns())),
-            queue_ms,
-            store_ms,
-            log_ms,
-            answer_ms,
+            total_ms = ms(self.took_ns()),
+            queue_ms = ms(parts.queue_ns),
+            store_ms = ms(parts.store_ns),
+            log_ms = ms(parts.log_ns),
+            answer_ms = ms(parts.answer_ns),
             "slow request: {operation}{}{count}",
             self.key()
         );
@@ -219,7 +235,8 @@ mod tests {
             marks,
             ended_ns,
         };
-        request.parts().map(|took| took.as_nanos() as u64)
+        let SlowParts { queue_ns, store_ns, log_ns, answer_ns } = request.parts();
+        [queue_ns, store_ns, log_ns, answer_ns]
     }
 
     #[test]

@@ -27,6 +27,7 @@ mod wire;
 
 pub use auth::{Authenticated, Caller, Denied, Gate};
 pub use listen::{ServeError, Server};
+pub use operations::backup::{BackupRefused, BackupSending, Backups};
 pub use operations::report::ReportSource;
 pub use options::ServerOptions;
 pub use shoal_frontend::access::{

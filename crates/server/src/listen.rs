@@ -17,7 +17,7 @@ use crate::auth::Gate;
 use crate::dispatch::Dispatch;
 use crate::dispatch::standard::Standard;
 use crate::dispatch::web::Origins;
-use crate::operations::backup::BACKUPS_MAX;
+use crate::operations::backup::Backups;
 use crate::operations::free_space::READERS_MAX;
 use crate::operations::stat::Counters;
 use crate::options::ServerOptions;
@@ -46,6 +46,7 @@ pub struct Server {
     listeners: Listeners,
     options: ServerOptions,
     capacity: Arc<Capacity>,
+    backups: Backups,
 }
 
 impl Server {
@@ -61,13 +62,19 @@ impl Server {
         let failed = |error| ListenError::System { address, error };
         let listeners = Listeners::new(listeners).map_err(failed)?;
         let capacity = Capacity::new(&options.limits);
-        Ok(Self { listeners, options, capacity })
+        Ok(Self { listeners, options, capacity, backups: Backups::default() })
     }
 
     /// The connections and the memory of the server, which another frontend may share.
     #[must_use]
     pub fn capacity(&self) -> Arc<Capacity> {
         Arc::clone(&self.capacity)
+    }
+
+    /// The backups that the server sends, which another frontend may share.
+    #[must_use]
+    pub fn backups(&self) -> Backups {
+        self.backups.clone()
     }
 
     /// The first address that is listened on, with the port that was taken.
@@ -106,7 +113,7 @@ impl Server {
     }
 
     async fn serve(self, store: Store, shutdown: Boxed<'_, ()>) -> Result<(), ServeError> {
-        let Self { listeners, options, capacity } = self;
+        let Self { listeners, options, capacity, backups } = self;
         let ServerOptions { insecure, security, kv_bucket, gzip, gzip_answers, .. } = options;
         let ServerOptions { web_origins, limits, metrics, report, open_health, .. } = options;
         let drain = watch::Sender::new(false);
@@ -121,7 +128,7 @@ impl Server {
             capacity: Arc::clone(&capacity),
             min_rate: limits.min_rate,
             room_wait_max: limits.room_wait_max,
-            backup_permits: Arc::new(Semaphore::new(BACKUPS_MAX)),
+            backups,
             free_space_permits: Arc::new(Semaphore::new(READERS_MAX)),
             draining: drain.subscribe(),
             metrics,

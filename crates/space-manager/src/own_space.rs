@@ -75,8 +75,13 @@ impl OwnSpace {
         place.map_or(0, |place| place as OwnerId + 1)
     }
 
+    /// The buckets, in the order of their owners.
+    pub fn buckets(&self) -> impl Iterator<Item = &str> {
+        self.buckets.iter().map(String::as_str)
+    }
+
     fn owners(&self) -> impl Iterator<Item = (OwnerId, &str)> {
-        (1..).zip(self.buckets.iter().map(String::as_str))
+        (1..).zip(self.buckets())
     }
 
     /// Blocks of the groups that serve one bucket only.

@@ -42,4 +42,4 @@ pub use geometry::{GROUP_BLOCKS_MAX, GROUP_BLOCKS_MIN, SPACE_BLOCKS_MAX, group_b
 pub use image::{Delta, FreeImage};
 pub use lease::Lease;
 pub use relocation::Victim;
-pub use space::Space;
+pub use space::{GroupState, Space};

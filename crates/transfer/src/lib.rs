@@ -61,6 +61,7 @@ pub mod import;
 pub mod objects;
 pub mod redis;
 pub mod report;
+pub mod support_report;
 pub mod tarball;
 pub mod text;
 pub mod tree;

@@ -27,7 +27,7 @@ const ORDERS: [(&str, &str); 7] = [
     ),
     (
         "crates/transfer/src/",
-        "text filter attributes report objects copying work import export redis tree tarball",
+        "text support_report filter attributes report objects copying work import export redis tree tarball",
     ),
 ];
 

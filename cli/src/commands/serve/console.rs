@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use anyhow::Context;
-use shoal_console::{ConsoleError, ConsoleOptions, ConsoleParts, ConsoleServer, KeyBook};
+use shoal_console::{ConsoleError, ConsoleOptions, ConsoleParts, ConsoleServer, ConsoleSources, KeyBook};
 use shoal_engine::Store;
 use shoal_http::Capacity;
 use shoal_metrics::Metrics;
@@ -22,6 +22,8 @@ pub(super) struct Console {
     pub(super) s3_url: Option<String>,
     /// The file of keys; none if there is none, or until it is known.
     pub(super) keys: Option<Arc<dyn KeyBook>>,
+    /// The state of the server; that of one without a store until it is known.
+    pub(super) sources: ConsoleSources,
 }
 
 /// Takes the addresses of the console. Returns none if no option names an address, and another program has the default one.
@@ -66,7 +68,8 @@ impl Console {
         shutdown: impl Future<Output = ()> + Send,
     ) {
         let swept = sweeps.then(|| objects.sweep());
-        let parts = ConsoleParts { store, objects, s3_url: self.s3_url, keys: self.keys };
+        let parts =
+            ConsoleParts { store, objects, s3_url: self.s3_url, keys: self.keys, sources: self.sources };
         let sweep = async {
             match swept {
                 Some(swept) => swept.await,

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use anyhow::Context;
+use shoal_console::ConsoleSources;
 use shoal_engine::{Environment, Store};
 use shoal_metrics::Metrics;
 use shoal_redis::{RedisOptions, RedisServer, StartError, Tls};
@@ -70,6 +71,7 @@ impl Frontends {
                     objects: s3_options(settings, of_s3, metrics, &listen),
                     s3_url: s3.as_ref().and_then(url_of_s3),
                     keys: None,
+                    sources: ConsoleSources::default(),
                 })
             }
             None => None,

@@ -15,13 +15,15 @@ use std::time::Duration;
 
 use anyhow::Context;
 use shoal_base::BLOCK_BYTES_U64;
+use shoal_console::ConsoleSources;
 use shoal_engine::{Bucket, Store};
 use shoal_redis::RedisServer;
 use shoal_s3::S3Server;
-use shoal_server::Security;
+use shoal_server::{Security, Server};
 use tokio::sync::oneshot;
 
 pub(crate) use self::arguments::Arguments;
+use self::console::Console;
 pub(crate) use self::file::{keys, read as read_file};
 use self::frontends::Frontends;
 use self::key_book::ServedKeys;
@@ -83,9 +85,9 @@ pub(crate) async fn run(arguments: Arguments, log: Option<String>) -> anyhow::Re
     say_start(&settings, &store, &frontends, &told_at);
     let mut credentials = vec![(settings.credentials.clone(), security)];
     credentials.extend(frontends.s3.as_ref().and_then(|s3| s3_keys::start(&settings, s3, of_s3)));
-    if let Some(console) = &mut frontends.console {
-        console.keys = ServedKeys::of(&credentials);
-    }
+    let sources = console_sources(&settings, &watched, &frontends.server);
+    let keys = ServedKeys::of(&credentials);
+    frontends.console = frontends.console.map(|console| Console { keys, sources, ..console });
     let watching = tokio::spawn(watch(credentials, hang_ups));
     // Before the addresses are announced: a reader of them may ask for the health at once.
     watched.health().serves(store.clone());
@@ -113,6 +115,12 @@ pub(crate) async fn run(arguments: Arguments, log: Option<String>) -> anyhow::Re
     let closed = stopping::close(store, &time, &stop_thread, &settings.data).await;
     served?;
     closed
+}
+
+/// The state of the server for its console.
+fn console_sources(settings: &Settings, watched: &Watching, server: &Server) -> ConsoleSources {
+    let (health, backups) = (watched.health().clone(), server.backups());
+    ConsoleSources { health, report: settings.watch.report(), backups }
 }
 
 /// Sets the Redis frontend's bucket to the one that follows from the store, unless an option names one. The choice is made at

@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod archives;
+mod figures;
 mod keys;
 mod objects;
 mod pages;

@@ -6,16 +6,21 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use shoal_base::ManualClock;
 use shoal_base::{Clock, SystemClock};
-use shoal_console::{ConsoleOptions, ConsoleParts, ConsoleServer, KeyBook, KeyBookError, KeyChange};
+use shoal_console::{
+    ConsoleOptions, ConsoleParts, ConsoleServer, ConsoleSources, KeyBook, KeyBookError, KeyChange,
+};
 use shoal_engine::{Environment, Store};
 use shoal_frontend::access::KeyFile;
 use shoal_frontend::{Credentials, Security, Tokens};
 use shoal_http::{Capacity, ServerLimits};
-use shoal_metrics::Metrics;
+use shoal_metrics::{Health, Metrics};
 use shoal_s3::{S3Options, S3Service};
+use shoal_server::{Backups, ReportSource};
 use shoal_storekit::{StoreKit, in_time};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
 
 /// The URL of an S3 frontend that does not run.
 pub(crate) const S3_URL: &str = "http://127.0.0.1:7413";
@@ -31,6 +36,9 @@ pub(crate) struct Running {
     pub(crate) clock: Arc<ManualClock>,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) book: Arc<Book>,
+    pub(crate) backups: Backups,
+    stop: oneshot::Sender<()>,
+    task: JoinHandle<()>,
 }
 
 /// A file of keys in memory.
@@ -65,6 +73,14 @@ impl KeyBook for Book {
 fn credentials(file: &KeyFile) -> Credentials {
     let tokens = Tokens::parse(format!("{TOKEN} read-only").as_bytes()).unwrap();
     Credentials::with_keys(None, tokens, Some(file.keys().unwrap())).unwrap()
+}
+
+/// The texts of the program that runs the console.
+fn texts() -> ReportSource {
+    let text = |name: &str, text: &str| (name.to_owned(), text.to_owned());
+    ReportSource::new(move || {
+        vec![text("configuration.toml", "cache = \"4G\"\n"), text("server.log", "one\ntwo\nthree\n")]
+    })
 }
 
 fn now_s() -> u64 {
@@ -105,13 +121,23 @@ impl Running {
         let s3 =
             S3Options { security: of_s3, metrics: Arc::clone(&metrics), environment, ..S3Options::default() };
         let (of_task, keys) = (store.clone(), Arc::clone(&book));
-        tokio::spawn(async move {
+        let (health, backups) = (Health::default(), Backups::default());
+        health.serves(store.clone());
+        let sources = ConsoleSources { health, report: texts(), backups: backups.clone() };
+        let (stop, stopped) = oneshot::channel();
+        let task = tokio::spawn(async move {
             let objects = S3Service::open(of_task.clone(), s3).await.unwrap();
             let s3_url = Some(S3_URL.to_owned());
-            let parts = ConsoleParts { store: of_task, objects, s3_url, keys: Some(keys) };
-            server.run(parts, capacity, std::future::pending()).await;
+            let parts = ConsoleParts { store: of_task, objects, s3_url, keys: Some(keys), sources };
+            server.run(parts, capacity, async { drop(stopped.await) }).await;
         });
-        Self { address, store, security, clock, metrics, book }
+        Self { address, store, security, clock, metrics, book, backups, stop, task }
+    }
+
+    /// Stops the console in order.
+    pub(crate) async fn stop(self) {
+        self.stop.send(()).unwrap();
+        in_time("the console stops", self.task).await.unwrap();
     }
 
     /// A new key with this grant, in force: its id and secret.
@@ -339,19 +365,22 @@ impl Page {
     /// Returns false if the connection was cut.
     pub(crate) async fn receive_chunks(&mut self, body: &mut Vec<u8>) -> bool {
         loop {
-            let mut line = String::new();
-            if self.stream.read_line(&mut line).await.is_err() {
-                return false;
+            match self.receive_chunk().await {
+                None => return false,
+                Some(chunk) if chunk.is_empty() => return true,
+                Some(chunk) => body.extend_from_slice(&chunk),
             }
-            let Ok(bytes) = usize::from_str_radix(line.trim_end(), 16) else { return false };
-            let mut chunk = vec![0; bytes + 2];
-            if self.stream.read_exact(&mut chunk).await.is_err() {
-                return false;
-            }
-            if bytes == 0 {
-                return true;
-            }
-            body.extend_from_slice(&chunk[..bytes]);
         }
+    }
+
+    /// The next chunk of a body; the last one is empty. `None` if the connection was cut.
+    pub(crate) async fn receive_chunk(&mut self) -> Option<Vec<u8>> {
+        let mut line = String::new();
+        self.stream.read_line(&mut line).await.ok()?;
+        let bytes = usize::from_str_radix(line.trim_end(), 16).ok()?;
+        let mut chunk = vec![0; bytes + 2];
+        self.stream.read_exact(&mut chunk).await.ok()?;
+        chunk.truncate(bytes);
+        Some(chunk)
     }
 }

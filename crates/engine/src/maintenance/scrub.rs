@@ -29,9 +29,10 @@ use shoal_value::{Entry, decode_leaf_entry};
 
 use crate::maintenance::stored_kind::StoredKind;
 use crate::maintenance::verify::{entry_problem, page_problem, value_problems};
+use crate::store::threads::Duty;
 use crate::store::{Inner, Store};
 
-/// Leaves of one piece, at least two: a piece begins in the leaf where the last one ended.
+/// Leaves of one piece, at least two: a piece starts in the leaf where the last one ended.
 const LEAVES_AT_A_TIME: usize = 64;
 /// Leaves of a piece that are prefetched at most: those after the end of the piece are read in vain.
 const LEAVES_AHEAD_MAX: usize = 16;
@@ -65,6 +66,17 @@ impl ScrubReport {
     }
 }
 
+/// The answer to a request for a pass of the scrub.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ScrubStart {
+    /// It starts now.
+    Started,
+    /// One is under way already.
+    Runs,
+    /// The store scrubs nothing in the background.
+    Off,
+}
+
 /// The place at which a scrub continues.
 #[derive(Default)]
 pub(crate) struct ScrubPlace {
@@ -84,6 +96,19 @@ impl Store {
         let (mut report, mut place) = (ScrubReport::default(), ScrubPlace::default());
         while !self.0.scrub_some(&mut place, &mut report).await? {}
         Ok(report)
+    }
+
+    /// Starts a pass of the scrub in the background now, at its usual rate; the next one is due as long after its end as after any other.
+    pub fn start_scrub(&self) -> ScrubStart {
+        let Some(worker) = self.0.maintenance.worker.as_ref().filter(|_| self.0.tuning.scrub_bytes_per_s > 0)
+        else {
+            return ScrubStart::Off;
+        };
+        if self.0.maintenance.scrub_runs.swap(true, Ordering::Relaxed) {
+            return ScrubStart::Runs;
+        }
+        worker.wake(Duty::Scrub);
+        ScrubStart::Started
     }
 }
 
@@ -280,7 +305,7 @@ struct Piece<'a> {
     entries: Vec<(Vec<u8>, Lsn, Entry)>,
     leaves: usize,
     bytes_before: u64,
-    /// The next piece begins at this key.
+    /// The next piece starts at this key.
     last: Vec<u8>,
     /// True if that is above the first key of this piece.
     has_passed: bool,
@@ -310,7 +335,7 @@ impl<'a> Piece<'a> {
 }
 
 impl Piece<'_> {
-    /// Notes that the next piece begins after this key.
+    /// Notes that the next piece starts after this key.
     fn passed(&mut self, key: &[u8]) {
         self.has_passed = true;
         self.last.clear();

@@ -296,7 +296,10 @@ fn scrubber() -> impl FnMut(&Arc<Inner>, &Worker) -> Next + Send {
             return Next::Ended;
         }
         let due = *due_ns.get_or_insert(now_ns.saturating_add(SCRUB_FIRST_NS.min(every_ns)));
-        if now_ns < due {
+        let runs = &inner.maintenance.scrub_runs;
+        if now_ns >= due {
+            runs.store(true, Ordering::Relaxed);
+        } else if !runs.load(Ordering::Relaxed) {
             let latest = Duration::from_nanos(due - now_ns).min(SLEEP_MAX);
             return Next::Idle { look: SCRUBBER_PERIOD, latest };
         }
@@ -305,6 +308,7 @@ fn scrubber() -> impl FnMut(&Arc<Inner>, &Worker) -> Next + Send {
         match later("a scrub was interrupted and continues later", scrubbed) {
             Some(true) => {
                 due_ns = Some(now_ns.saturating_add(every_ns));
+                runs.store(false, Ordering::Relaxed);
                 Next::After(SCRUBBER_PERIOD)
             }
             Some(false) => Next::After(Duration::from_secs_f64(report.bytes as f64 / rate as f64)),

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use shoal_base::sync::atomic::AtomicBool;
 use shoal_common::event::Token;
 
 use crate::store::expiring::{Expiring, ExpiryWalk};
@@ -19,6 +20,8 @@ pub(crate) struct Maintenance {
     pub expiring: Expiring,
     /// The walk that finds the expiring objects that are not remembered.
     pub walk: Token<ExpiryWalk>,
+    /// True while a pass of a scrub is due or under way.
+    pub scrub_runs: AtomicBool,
     /// Notices that no write gets through.
     pub standstill: Standstill,
 }

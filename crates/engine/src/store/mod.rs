@@ -6,6 +6,7 @@ pub(crate) mod expiring;
 pub(crate) mod free_space;
 pub(crate) mod last_backup;
 pub(crate) mod shared_steps;
+pub(crate) mod space_plan;
 pub(crate) mod standstill;
 pub(crate) mod stat;
 #[cfg(test)]

@@ -39,6 +39,8 @@ pub struct StoreStat {
     pub memtable_records: u64,
     /// See `memtable_records`.
     pub memtable_bytes: u64,
+    /// The limit on `memtable_bytes`.
+    pub memtable_bytes_max: u64,
     /// Blocks of the device that are usable now, and the number that it may grow to.
     pub device_blocks: u64,
     /// See `device_blocks`.
@@ -173,6 +175,8 @@ pub struct StoreStat {
     pub packed_blocks: u64,
     /// See `packed_runs`.
     pub packed_live_bytes: u64,
+    /// True if a pass of a scrub in the background is under way.
+    pub scrub_runs: bool,
     /// Scrub passes completed since the store was opened, the bytes that they read, and the problems that they found.
     pub scrub_passes: u64,
     /// See `scrub_passes`.
@@ -378,6 +382,12 @@ impl StoreStat {
 }
 
 impl Inner {
+    /// Blocks of the device that are usable now.
+    pub(crate) fn usable_blocks(&self) -> u64 {
+        let newest = self.checkpointer.publisher.try_take().map(|superblock| superblock.device_blocks);
+        newest.unwrap_or_else(|| self.device.blocks())
+    }
+
     /// Blocks that the file can grow by.
     fn growable_blocks(&self) -> u64 {
         let holes = self.space.holes().blocks();
@@ -445,9 +455,7 @@ impl Store {
         let inner = &*self.0;
         let (records, bytes) = inner.tablets.admission.held();
         let commits = inner.log.committer.counters();
-        let device_blocks =
-            inner.checkpointer.publisher.try_take().map(|superblock| superblock.device_blocks);
-        let device_blocks = device_blocks.unwrap_or_else(|| inner.device.blocks());
+        let device_blocks = inner.usable_blocks();
         let pending_blocks = inner.space.pending_blocks();
         let free_blocks = inner.space.allocator().free_blocks() + inner.space.holes().blocks();
         let counted = self.with_counters(self.stat_of_tablets());
@@ -456,6 +464,7 @@ impl Store {
         StoreStat {
             memtable_records: records as u64,
             memtable_bytes: bytes as u64,
+            memtable_bytes_max: inner.tablets.admission.bytes_max() as u64,
             device_blocks,
             blocks_max: inner.layout().blocks_max,
             growable_blocks: inner.growable_blocks(),
@@ -489,6 +498,7 @@ impl Store {
                 .saturating_sub(free_blocks + pending_blocks),
             own_buckets: inner.own.count() as u64,
             own_blocks: inner.own.blocks(&inner.space),
+            scrub_runs: inner.maintenance.scrub_runs.load(Ordering::Relaxed),
             last_backup: *inner.last_backup.lock(),
             bucket_records: inner.buckets.known().map_or(0, |known| known.states.len() as u64),
             damaged_ranges: inner.tablets.met.all().len() as u64,

@@ -3,11 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use shoal_base::sync::atomic::Ordering;
 use shoal_base::{BLOCK_BYTES_U64, ManualClock};
 use shoal_device::{Device, MemDevice};
 
 use crate::testing::fixtures::{self, in_memory_as, key, open_in};
-use crate::{Environment, FormatOptions, OpenOptions, RejectRules, Store, Tuning, block_on};
+use crate::{Environment, FormatOptions, OpenOptions, RejectRules, ScrubStart, Store, Tuning, block_on};
 
 const BLOCKS: u64 = 32_768;
 /// The log is long enough that puts are applied only when a test applies them.
@@ -137,4 +138,25 @@ fn a_scrub_begins_anew_after_its_period() {
     let never = self::store(Tuning { scrub_bytes_per_s: 0, scrub_every_ns: 0, ..Tuning::default() }, true);
     std::thread::sleep(Duration::from_millis(100));
     assert_eq!((never.stat().scrub_passes, never.stat().scrub_ended_ns), (0, 0));
+}
+
+#[test]
+fn a_scrub_starts_on_demand_once() {
+    let tuning = Tuning { scrub_every_ns: u64::MAX, scrub_bytes_per_s: 1 << 30, ..Tuning::default() };
+    let store = store(tuning, true);
+    put(&store, 0..10);
+    assert!(!store.stat().scrub_runs);
+    // A pass of several pieces, of which the first one starts after this call at the earliest.
+    assert_eq!(store.start_scrub(), ScrubStart::Started);
+    let is_over = (0..1_200).any(|_| {
+        std::thread::sleep(Duration::from_millis(50));
+        store.stat().scrub_passes == 1 && !store.stat().scrub_runs
+    });
+    assert!(is_over, "{:?}", store.stat());
+    store.0.maintenance.scrub_runs.store(true, Ordering::Relaxed);
+    assert_eq!(store.start_scrub(), ScrubStart::Runs);
+    let never = self::store(Tuning { scrub_bytes_per_s: 0, ..Tuning::default() }, true);
+    assert_eq!((never.start_scrub(), never.stat().scrub_runs), (ScrubStart::Off, false));
+    let without_threads = self::store(Tuning::default(), false);
+    assert_eq!(without_threads.start_scrub(), ScrubStart::Off);
 }

@@ -49,6 +49,7 @@ use crate::call::streams::{self, PART_BYTES_MAX, StreamLimits, server_streaming}
 use crate::call::unary::{storing, unary, whole};
 use crate::call::{Call, HttpResponse, refuse};
 use crate::failure::Failure;
+use crate::operations::backup::Backups;
 use crate::operations::report::ReportSource;
 use crate::operations::stat::{Counters, ServerFigures, stat};
 use crate::operations::{
@@ -98,8 +99,8 @@ pub(crate) struct Dispatch {
     pub(crate) min_rate: MinRate,
     /// The time for which a message waits for room.
     pub(crate) room_wait_max: Duration,
-    /// Held while a backup is sent.
-    pub(crate) backup_permits: Arc<Semaphore>,
+    /// The backups that are being sent.
+    pub(crate) backups: Backups,
     /// Held while the free runs are read.
     pub(crate) free_space_permits: Arc<Semaphore>,
     /// True from the moment when the server starts to stop.
@@ -335,7 +336,7 @@ impl Dispatch {
             }
             v1::Grow::PATH => unary::<v1::Grow, _, _>(call, grow::grow).boxed(),
             v1::Backup::PATH => {
-                let backup = async |request| backup::backup(request, &self.backup_permits).await;
+                let backup = async |request| backup::backup(request, &self.backups).await;
                 server_streaming::<v1::Backup, _, _, _>(call, backup).boxed()
             }
             v1::FreeSpace::PATH => {

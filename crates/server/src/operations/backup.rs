@@ -10,7 +10,7 @@ use futures_util::{Stream, stream};
 use shoal_api::v1;
 use shoal_backup::{BackupStream, LastBackup};
 use shoal_base::{Entropy, Lsn, SystemEntropy, TabletId};
-use shoal_engine::Error;
+use shoal_engine::{Error, Store};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::{JoinError, JoinSet};
 
@@ -18,32 +18,69 @@ use crate::auth::Authenticated;
 use crate::failure::Failure;
 
 /// Backups at the same time: each holds a snapshot, and some MiB that the flow does not count.
-pub(crate) const BACKUPS_MAX: usize = 2;
+const BACKUPS_MAX: usize = 2;
+
+/// The backups that a server sends: at most two at the same time. Clones share the limit.
+#[derive(Clone, Debug)]
+pub struct Backups(Arc<Semaphore>);
+
+impl Default for Backups {
+    fn default() -> Self {
+        Self(Arc::new(Semaphore::new(BACKUPS_MAX)))
+    }
+}
+
+/// The reason why a backup does not start.
+#[derive(Debug, thiserror::Error)]
+pub enum BackupRefused {
+    /// There are too many.
+    #[error("two other backups are running: try again when one has ended")]
+    Busy,
+    /// The store fails.
+    #[error(transparent)]
+    Store(#[from] Error),
+}
+
+impl Backups {
+    /// Starts a backup of the store as it is now, or of the changes since `since`.
+    ///
+    /// # Errors
+    /// [`BackupRefused`].
+    pub async fn start(
+        &self,
+        store: &Store,
+        since: Option<&LastBackup>,
+    ) -> Result<BackupSending, BackupRefused> {
+        let permit = Arc::clone(&self.0).try_acquire_owned().map_err(|_| BackupRefused::Busy)?;
+        let number = SystemEntropy.next_u64();
+        let backup = match since {
+            None => BackupStream::begin(store, number).await?,
+            Some(last) => BackupStream::begin_since(store, number, last).await?,
+        };
+        match since {
+            None => tracing::info!("a backup of version {} started", backup.version()),
+            Some(last) => {
+                tracing::info!("an increment from version {} to {} started", last.version, backup.version());
+            }
+        }
+        Ok(BackupSending::new(backup, permit))
+    }
+}
 
 /// A backup of the store as it is now, or of the changes since the backup that the request names.
 pub(crate) async fn backup(
     request: Authenticated<v1::BackupRequest>,
-    permits: &Arc<Semaphore>,
+    backups: &Backups,
 ) -> Result<impl Stream<Item = Result<v1::BackupResponse, Failure>> + Send + 'static, Failure> {
     let (request, admitted) = request.take();
     let store = admitted.to_whole_store::<v1::Backup>()?;
     let since = request.since.map(last_backup).transpose()?;
-    let busy = |_| Failure::busy("two other backups are running");
-    let permit = Arc::clone(permits).try_acquire_owned().map_err(busy)?;
-    let number = SystemEntropy.next_u64();
-    let backup = match &since {
-        None => BackupStream::begin(store, number).await,
-        Some(last) => BackupStream::begin_since(store, number, last).await,
-    };
-    let backup = backup.map_err(|error| Failure::of(&error))?;
-    match since {
-        None => tracing::info!("a backup of version {} started", backup.version()),
-        Some(last) => {
-            tracing::info!("an increment from version {} to {} started", last.version, backup.version());
-        }
-    }
-    Ok(stream::try_unfold(Sending::new(backup, permit), |mut sending| async move {
-        let next = sending.next().await?;
+    let sending = backups.start(store, since.as_ref()).await.map_err(|refused| match refused {
+        BackupRefused::Busy => Failure::busy("two other backups are running"),
+        BackupRefused::Store(error) => Failure::of(&error),
+    })?;
+    Ok(stream::try_unfold(sending, |mut sending| async move {
+        let next = sending.next().await.map_err(|error| Failure::of(&error))?;
         Ok(next.map(|chunk| (v1::BackupResponse { chunk: chunk.into() }, sending)))
     }))
 }
@@ -61,13 +98,19 @@ fn last_backup(since: v1::BackupSince) -> Result<LastBackup, Failure> {
 type Read = (BackupStream, Result<Option<Vec<u8>>, Error>);
 
 /// A backup on its way out.
-struct Sending {
+pub struct BackupSending {
     /// The task that reads the next chunk; its value returns the backup with the chunk.
     ahead: JoinSet<Read>,
     _permit: OwnedSemaphorePermit,
 }
 
-impl Sending {
+impl std::fmt::Debug for BackupSending {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("BackupSending")
+    }
+}
+
+impl BackupSending {
     fn new(backup: BackupStream, permit: OwnedSemaphorePermit) -> Self {
         let mut sending = Self { ahead: JoinSet::new(), _permit: permit };
         sending.read_ahead(backup);
@@ -81,15 +124,18 @@ impl Sending {
         });
     }
 
-    /// The next chunk; the one after it is being read from then on. At the end, notes the backup.
-    async fn next(&mut self) -> Result<Option<Vec<u8>>, Failure> {
+    /// The next chunk; the one after it is being read from then on. At the end, notes the backup and returns `None`.
+    ///
+    /// # Errors
+    /// As the store: the backup is not complete.
+    pub async fn next(&mut self) -> Result<Option<Vec<u8>>, Error> {
         let Some(read) = self.ahead.join_next().await else { return Ok(None) };
         let (backup, next) = match read.map_err(JoinError::try_into_panic) {
             Ok(read) => read,
             Err(Ok(panic)) => resume_unwind(panic),
-            Err(Err(_ended)) => return Err(Failure::of(&Error::Closed)),
+            Err(Err(_ended)) => return Err(Error::Closed),
         };
-        let next = next.map_err(|error| Failure::of(&error))?;
+        let next = next?;
         match &next {
             Some(_) => self.read_ahead(backup),
             None => note(&backup).await,
@@ -115,7 +161,6 @@ mod tests {
 
     use shoal_device::Device;
     use shoal_device_sim::Image;
-    use shoal_engine::Store;
     use shoal_storekit::{StoreKit, eventually, in_time, put};
     use shoal_testkit::bytes::patterned;
     use shoal_testkit::device::{Late, quiet};
@@ -150,15 +195,26 @@ mod tests {
         (kit.open(&device), device)
     }
 
-    async fn sending(store: &Store) -> Sending {
+    async fn sending(store: &Store) -> BackupSending {
         let permit = Arc::new(Semaphore::new(1)).try_acquire_owned().unwrap();
-        Sending::new(BackupStream::begin(store, 1).await.unwrap(), permit)
+        BackupSending::new(BackupStream::begin(store, 1).await.unwrap(), permit)
     }
 
     /// Waits until the device has read another chunk, though nobody asks for it.
     async fn is_read(device: &Device, before: u64) {
         let is_read = || async { device.counters().blocks_read >= before + CHUNK_BLOCKS };
         eventually("the next chunk is read", is_read).await;
+    }
+
+    #[tokio::test]
+    async fn third_backup_at_once_is_refused() {
+        let store = StoreKit::new(BLOCKS).in_memory();
+        let backups = Backups::default();
+        let first = backups.start(&store, None).await.unwrap();
+        let _second = backups.clone().start(&store, None).await.unwrap();
+        assert!(matches!(backups.start(&store, None).await, Err(BackupRefused::Busy)));
+        drop(first);
+        assert!(backups.start(&store, None).await.is_ok());
     }
 
     #[tokio::test]
@@ -183,7 +239,7 @@ mod tests {
         store.close().await.unwrap();
         let chunk = sending.next().await.unwrap().unwrap();
         assert!(chunk.len() > CHUNK_OBJECTS * VALUE_BYTES, "{} bytes", chunk.len());
-        assert_eq!(sending.next().await.unwrap_err().kind(), v1::failure::Kind::Closed);
+        assert!(matches!(sending.next().await, Err(Error::Closed)));
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -24,13 +24,19 @@ impl ReportSource {
         Self(Arc::new(texts))
     }
 
+    /// The texts, now.
+    #[must_use]
+    pub fn texts(&self) -> Vec<(String, String)> {
+        (self.0)()
+    }
+
     pub(crate) fn report(
         &self,
         request: &Authenticated<v1::ReportRequest>,
     ) -> Result<v1::ReportResponse, Failure> {
         request.to_whole_store::<v1::Report>()?;
         let part = |(name, text)| v1::ReportPart { name, text };
-        Ok(v1::ReportResponse { parts: (self.0)().into_iter().map(part).collect() })
+        Ok(v1::ReportResponse { parts: self.texts().into_iter().map(part).collect() })
     }
 }
 
