@@ -42,9 +42,9 @@ test("pictures of every page under load", async ({ page, browser }) => {
   const bench = (kind: string) => ["bench", "redis", "--server", `127.0.0.1:${server.redisPort}`, "--seconds", "300", "--case", kind];
   const loads = ["set-100b-c50", "get-100b-c50"].map((kind) => spawn(SHOAL, bench(kind), { stdio: "ignore" }));
   try {
-    await page.setViewportSize({ width: 1280, height: 820 });
+    await page.setViewportSize({ width: 1200, height: 740 });
     await page.goto(`${server.base}/#/device`);
-    await page.waitForTimeout(75_000);
+    await page.waitForTimeout(112_000);
     await shoot(page, "device");
     for (const name of ["overview", "puts", "operations", "keys"]) {
       await page.goto(`${server.base}/#/${name}`);
@@ -64,7 +64,7 @@ test("pictures of every page under load", async ({ page, browser }) => {
     await phone.goto(`${server.base}/#/overview`);
     await phone.waitForTimeout(2500);
     await shoot(phone, "phone");
-    const dark = await browser.newPage({ viewport: { width: 1280, height: 820 }, colorScheme: "dark" });
+    const dark = await browser.newPage({ viewport: { width: 1200, height: 740 }, colorScheme: "dark" });
     await dark.goto(`${server.base}/#/overview`);
     await dark.waitForTimeout(2500);
     await shoot(dark, "overview-dark");

@@ -1,6 +1,6 @@
 // A real `shoal serve` in a folder of its own, and requests to its console from outside of a browser.
 import { type ChildProcess, execFileSync, spawn } from "node:child_process";
-import { mkdtempSync, openSync, rmSync } from "node:fs";
+import { mkdtempSync, openSync, readFileSync, rmSync } from "node:fs";
 import { connect } from "node:net";
 import { tmpdir } from "node:os";
 import { join, resolve } from "node:path";
@@ -40,7 +40,10 @@ export class Server {
         await fetch(`${this.base}/api/session`);
         return;
       } catch (error) {
-        if (tried > 300 || this.child.exitCode !== null) throw error;
+        if (tried > 300 || this.child.exitCode !== null) {
+          const said = readFileSync(join(this.folder, "serve.log"), "utf8").slice(-2000);
+          throw new Error(`the server did not start: ${said}`, { cause: error });
+        }
         await new Promise((done) => setTimeout(done, 100));
       }
     }

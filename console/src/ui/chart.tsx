@@ -3,6 +3,7 @@ import { useEffect, useRef } from "preact/hooks";
 import uPlot from "uplot";
 import { colour, palette } from "../app/theme";
 import { clock } from "../data/format";
+import { shown } from "../data/live";
 
 export interface Line {
   label: string;
@@ -66,6 +67,11 @@ function series(line: Line): uPlot.Series {
   return result;
 }
 
+// The shown seconds, as in the map of latencies, even if the first of them have no figures.
+function whole(_: uPlot, low: number, high: number): [number, number] {
+  return [Math.min(low, high - shown.value), high];
+}
+
 function options(props: Props, width: number): uPlot.Options {
   const right = props.lines.some((line) => line.right);
   const top = (_: uPlot, low: number, high: number): [number, number] => [Math.min(0, low ?? 0), Math.max(high ?? 0, 1e-6) * 1.1];
@@ -81,7 +87,7 @@ function options(props: Props, width: number): uPlot.Options {
     cursor: { sync: { key: sync.key }, y: false, drag: { x: false, y: false }, points: { size: 6 } },
     legend: { show: false },
     padding: [8, 8, 0, 0],
-    scales: { x: { time: true }, y, right: { range: top } },
+    scales: { x: { time: true, range: whole }, y, right: { range: top } },
     axes,
     series: [{}, ...props.lines.map(series)],
   };
