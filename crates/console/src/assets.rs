@@ -11,6 +11,7 @@ use ring::digest::{SHA256, digest};
 use shoal_http::HttpAnswer;
 
 use crate::answer::{empty, whole};
+use crate::docs::PAGES;
 
 /// The files: path, type, content.
 const FILES: [(&str, &str, &[u8]); 4] = [
@@ -34,12 +35,9 @@ pub(crate) struct Assets(Vec<Asset>);
 
 impl Assets {
     pub(crate) fn new() -> Self {
-        Self(
-            FILES
-                .into_iter()
-                .map(|(path, content_type, content)| asset(path, content_type, content))
-                .collect(),
-        )
+        let pages = PAGES.into_iter().map(|(path, text)| (path, "text/markdown; charset=utf-8", text));
+        let files = FILES.into_iter().chain(pages);
+        Self(files.map(|(path, content_type, content)| asset(path, content_type, content)).collect())
     }
 
     /// The answer to a GET of `path`; `None` if there is no such file.

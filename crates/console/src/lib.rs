@@ -11,12 +11,13 @@
 //! 4. `objects/`: objects, by the operations of S3.
 //! 5. `keys.rs`: the keys of the file of keys.
 //! 6. `figures/`: figures for the pages, live and of the last minutes; `operations.rs`: scrub, backup, relocation.
-//! 7. `assets.rs`: the pages, which are part of the program.
+//! 7. `assets.rs`: the pages, which are part of the program; `docs.rs`: the documentation that they link to.
 //! 8. `answer.rs`: documents of JSON, errors, and the headers that every answer has.
 
 mod answer;
 mod assets;
 mod call;
+mod docs;
 mod figures;
 mod guard;
 mod keys;

@@ -112,7 +112,10 @@ fn files(root: &Path) -> Result<Vec<String>> {
         for entry in folder.read_dir().with_context(|| format!("cannot list {}", folder.display()))? {
             let entry = entry?;
             let name = entry.file_name();
-            if name == "target" || (name != ".ci" && name.to_string_lossy().starts_with('.')) {
+            if name == "target"
+                || name == "node_modules"
+                || (name != ".ci" && name.to_string_lossy().starts_with('.'))
+            {
                 continue;
             }
             if entry.file_type()?.is_dir() {

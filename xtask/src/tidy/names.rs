@@ -15,7 +15,7 @@ use super::{Finding, Tree};
 /// Ends of the names of files that are checked wherever they stand.
 const FILES: [&str; 3] = [".rs", ".md", ".proto"];
 
-/// Folders of the repository; a word that begins with one is a path.
+/// Folders of the repository; a word that starts with one is a path.
 const FOLDERS: &str = ".ci/ cli/ clients/ compare/ crates/ docs/ experiments/ fuzz/ xtask/";
 
 /// Paths that begin with one of these names are another library's.
@@ -67,7 +67,7 @@ impl<'a> Known<'a> {
         let mut options = BTreeSet::from(["--help", "--version"]);
         for (path, text) in tree.texts.iter().filter(|(path, _)| !path.ends_with(".md")) {
             let comments = tree.sources.get(path).map(|source| &source.comments);
-            // The code of a line ends where its comment begins.
+            // The code of a line ends where its comment starts.
             let code = text.lines().enumerate().map(|(line, text)| {
                 let comment = comments.and_then(|lines| lines.get(line)?.find(|c: char| c != ' '));
                 comment.and_then(|begin| text.get(..begin)).unwrap_or(text)
@@ -75,7 +75,7 @@ impl<'a> Known<'a> {
             let code: Vec<&str> = code.collect();
             let ends = |c: char| !c.is_alphanumeric() && c != '_';
             words.extend(code.iter().flat_map(|line| line.split(ends)));
-            // Behind a backslash a word begins with the letter of the escape.
+            // Behind a backslash a word starts with the letter of the escape.
             let escaped = code.iter().flat_map(|line| line.split('\\').skip(1));
             words.extend(escaped.filter_map(|rest| rest.get(1..)?.split(ends).next()));
             if OPTIONS.split(' ').any(|folder| path.starts_with(folder))

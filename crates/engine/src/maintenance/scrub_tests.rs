@@ -161,7 +161,7 @@ fn unreadable_value_is_reported_with_its_object() {
     assert_eq!(scrub(&store), [("object default/0001: a value's checksum does not match".to_owned(), block)]);
 }
 
-/// The block at which the value of ones begins.
+/// The block at which the value of ones starts.
 fn report_block(image: &shoal_device_sim::Image) -> u64 {
     (0..image.blocks()).find(|&block| *image.block(block) == [1; BLOCK_BYTES]).unwrap()
 }

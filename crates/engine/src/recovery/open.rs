@@ -98,7 +98,7 @@ struct Replayed {
 }
 
 impl Recovery {
-    /// Replays the log, begins a new epoch, and starts the store with what it saved about buckets of their own space.
+    /// Replays the log, starts a new epoch, and opens the store with what it saved about buckets of their own space.
     ///
     /// # Errors
     /// As [`Store::open`].

@@ -94,7 +94,7 @@ impl Merge for TakeEntries {
 struct Slice {
     ops: Vec<CompactionOp>,
     bytes: u64,
-    /// The next slice begins here; none: this is the last one.
+    /// The next slice starts here; none: this is the last one.
     next: Option<Vec<u8>>,
     /// The damage of the layers after the last entry.
     gaps: Vec<Gap>,
