@@ -378,6 +378,14 @@ async fn bind(
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use shoal_base::{Clock, ManualClock, SystemClock};
+    use shoal_storekit::{StoreKit, in_time};
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpStream;
+    use tokio::sync::oneshot;
+
     use super::super::Arguments;
     use super::*;
 
@@ -396,5 +404,58 @@ mod tests {
         assert!(bind("0.0.0.0:0", false).await.unwrap_err().is::<Usage>());
         assert!(bind("0.0.0.0:0", true).await.is_ok());
         assert!(bind("nonsense", true).await.unwrap_err().is::<Usage>());
+    }
+
+    /// The answer of a console that asks for no credentials.
+    async fn answer(address: SocketAddr, request: &str, csrf: &str) -> String {
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        let head = format!(
+            "{request} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\nx-shoal-csrf: {csrf}\r\ncontent-length: 0\r\n\r\n"
+        );
+        stream.write_all(head.as_bytes()).await.unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.unwrap();
+        assert!(answer.starts_with("HTTP/1.1 200 "), "{request}: {answer}");
+        answer
+    }
+
+    /// S3 sweeps if it is on. Without it, the console does.
+    #[tokio::test(flavor = "multi_thread")]
+    async fn uploads_of_the_console_end_without_s3() {
+        let local = || Some("127.0.0.1:0".to_owned());
+        let given =
+            Arguments { listen: local(), console: local(), s3: Some("off".into()), ..Arguments::default() };
+        let settings = Settings::new(given, None).unwrap();
+        let security = Security::default();
+        let bound = Frontends::bind(&settings, (&security, &security), &Arc::default()).await;
+        let mut frontends = bound.unwrap();
+        let clock = Arc::new(ManualClock::new(SystemClock::default().wall_ns()));
+        let console = frontends.console.as_mut().unwrap();
+        console.objects.environment.clock = clock.clone();
+        console.objects.upload_life = Some(Duration::from_secs(1));
+        let address = console.server.addresses()[0];
+        let (stop, stopped) = oneshot::channel::<()>();
+        let (store, stop_thread) =
+            (StoreKit::new(128 << 10).in_memory(), Arc::new(StopThread::start().unwrap()));
+        let served =
+            tokio::spawn(
+                async move { frontends.serve(store, async { drop(stopped.await) }, stop_thread).await },
+            );
+        let session = answer(address, "GET /api/session", "").await;
+        let csrf = session.split("\"csrf\":\"").nth(1).unwrap().split('"').next().unwrap();
+        answer(address, "PUT /s3/bkt", csrf).await;
+        answer(address, "POST /s3/bkt/k?uploads", csrf).await;
+        let has_upload = async || answer(address, "GET /s3/bkt?uploads", csrf).await.contains("<UploadId>");
+        assert!(has_upload().await);
+        in_time("the end of the upload", async {
+            while has_upload().await {
+                // The sweeper looks at its clock ten times a second, and trusts it after an hour.
+                clock.advance(3_600_000_000_000);
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        })
+        .await;
+        stop.send(()).unwrap();
+        in_time("the server stops", served).await.unwrap().unwrap();
     }
 }

@@ -4,9 +4,11 @@
 #![allow(clippy::unwrap_used)]
 
 mod archives;
+mod dial;
 mod figures;
 mod keys;
 mod objects;
 mod pages;
 mod sessions;
 mod support;
+mod tls;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use shoal_frontend::MinRate;
 use shoal_http::ServerLimits;
 
-use crate::support::Running;
+use crate::support::{Running, Setup};
 
 const PAGE_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob: data:; \
     media-src 'self' blob:; connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'";
@@ -96,7 +96,10 @@ async fn unknown_routes_are_named() {
 #[tokio::test]
 async fn a_body_that_does_not_come_is_given_up() {
     let min_rate = MinRate { silence_max: Duration::from_millis(200), ..MinRate::default() };
-    let running = Running::with(true, ServerLimits { min_rate, ..ServerLimits::default() });
+    let running = Running::with(Setup {
+        limits: ServerLimits { min_rate, ..ServerLimits::default() },
+        ..Setup::default()
+    });
     let mut page = running.page().await;
     page.send_head("POST", "/api/session", &[("content-type", "application/json")], 100).await;
     assert_eq!(page.receive("POST").await.status, 408);

@@ -11,16 +11,17 @@ use shoal_console::{
 };
 use shoal_engine::{Environment, Store};
 use shoal_frontend::access::KeyFile;
-use shoal_frontend::{Credentials, Security, Tokens};
+use shoal_frontend::{Credentials, Security, TlsPem, Tokens};
 use shoal_http::{Capacity, ServerLimits};
 use shoal_metrics::{Health, Metrics};
 use shoal_s3::{S3Options, S3Service};
 use shoal_server::{Backups, ReportSource};
 use shoal_storekit::{StoreKit, in_time};
-use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
-use tokio::net::TcpStream;
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
+
+use crate::dial::{Dialer, Stream};
 
 /// The URL of an S3 frontend that does not run.
 pub(crate) const S3_URL: &str = "http://127.0.0.1:7413";
@@ -45,12 +46,29 @@ pub(crate) struct Running {
 pub(crate) struct Book {
     pub(crate) file: Mutex<KeyFile>,
     security: Security,
+    tls: Option<TlsPem>,
+}
+
+/// The differences between consoles.
+pub(crate) struct Setup {
+    pub(crate) asks: bool,
+    pub(crate) limits: ServerLimits,
+    pub(crate) tls: Option<TlsPem>,
+    pub(crate) listen: &'static str,
+    pub(crate) insecure: bool,
+}
+
+impl Default for Setup {
+    fn default() -> Self {
+        let limits = ServerLimits::default();
+        Self { asks: true, limits, tls: None, listen: "127.0.0.1:0", insecure: false }
+    }
 }
 
 impl Book {
     /// Puts the keys in force.
     pub(crate) fn enforce(&self) {
-        self.security.replace(credentials(&self.file.lock()));
+        self.security.replace(credentials(&self.file.lock(), self.tls.as_ref()));
     }
 }
 
@@ -70,9 +88,9 @@ impl KeyBook for Book {
     }
 }
 
-fn credentials(file: &KeyFile) -> Credentials {
+fn credentials(file: &KeyFile, tls: Option<&TlsPem>) -> Credentials {
     let tokens = Tokens::parse(format!("{TOKEN} read-only").as_bytes()).unwrap();
-    Credentials::with_keys(None, tokens, Some(file.keys().unwrap())).unwrap()
+    Credentials::with_keys(tls, tokens, Some(file.keys().unwrap())).unwrap()
 }
 
 /// The texts of the program that runs the console.
@@ -90,26 +108,29 @@ fn now_s() -> u64 {
 impl Running {
     /// A console that asks for keys.
     pub(crate) fn start() -> Self {
-        Self::with(true, ServerLimits::default())
+        Self::with(Setup::default())
     }
 
     /// A console that asks for no credentials.
     pub(crate) fn open() -> Self {
-        Self::with(false, ServerLimits::default())
+        Self::with(Setup { asks: false, ..Setup::default() })
     }
 
-    pub(crate) fn with(asks: bool, limits: ServerLimits) -> Self {
+    pub(crate) fn with(setup: Setup) -> Self {
+        let Setup { asks, limits, tls, listen, insecure } = setup;
         let store = StoreKit::new(128 << 10).in_memory();
         let (book, metrics) = (KeyFile::default(), Arc::new(Metrics::default()));
-        let security = if asks { Security::new(credentials(&book)) } else { Security::default() };
+        let made = || Security::new(credentials(&book, tls.as_ref()));
+        let security = if asks { made() } else { Security::default() };
         // The keys of S3 are others if nobody asks for them here.
-        let of_s3 = if asks { security.clone() } else { Security::new(credentials(&book)) };
-        let book = Arc::new(Book { file: Mutex::new(book), security: of_s3.clone() });
+        let of_s3 = if asks { security.clone() } else { made() };
+        let book = Arc::new(Book { file: Mutex::new(book), security: of_s3.clone(), tls });
         let clock = Arc::new(ManualClock::new(now_s() * 1_000_000_000));
         let environment = Environment { clock: clock.clone(), ..Environment::default() };
         let capacity = Capacity::new(&limits);
         let options = ConsoleOptions {
-            listen: "127.0.0.1:0".parse().unwrap(),
+            listen: listen.parse().unwrap(),
+            insecure,
             security: security.clone(),
             metrics: Arc::clone(&metrics),
             limits,
@@ -151,14 +172,7 @@ impl Running {
 
     /// A page that has not signed in.
     pub(crate) async fn page(&self) -> Page {
-        let stream = BufReader::new(TcpStream::connect(self.address).await.unwrap());
-        Page {
-            stream,
-            address: self.address,
-            host: self.address.to_string(),
-            cookie: String::new(),
-            csrf: String::new(),
-        }
+        Page::open(Dialer::plain(self.address)).await
     }
 
     /// A page that has signed in by a key with this grant.
@@ -210,24 +224,24 @@ impl Reply {
 
 /// A page in a browser.
 pub(crate) struct Page {
-    stream: BufReader<TcpStream>,
-    address: SocketAddr,
+    stream: Stream,
+    dialer: Dialer,
     pub(crate) host: String,
     pub(crate) cookie: String,
     pub(crate) csrf: String,
 }
 
 impl Page {
+    /// A page that has not signed in, by connections of `dialer`.
+    pub(crate) async fn open(dialer: Dialer) -> Self {
+        let (host, cookie, csrf) = (dialer.address.to_string(), String::new(), String::new());
+        Self { stream: dialer.dial().await, dialer, host, cookie, csrf }
+    }
+
     /// Another connection with the same session.
     pub(crate) async fn again(&self) -> Self {
-        let stream = BufReader::new(TcpStream::connect(self.address).await.unwrap());
-        Self {
-            stream,
-            host: self.host.clone(),
-            cookie: self.cookie.clone(),
-            csrf: self.csrf.clone(),
-            ..*self
-        }
+        let (cookie, csrf) = (self.cookie.clone(), self.csrf.clone());
+        Self { host: self.host.clone(), cookie, csrf, ..Self::open(self.dialer.clone()).await }
     }
 
     pub(crate) async fn get(&mut self, target: &str) -> Reply {
@@ -283,6 +297,7 @@ impl Page {
     ) -> Reply {
         self.send_head(method, target, headers, body.len()).await;
         let _ = self.stream.write_all(body).await;
+        let _ = self.stream.flush().await;
         self.receive(method).await
     }
 
@@ -302,6 +317,7 @@ impl Page {
             head += &format!("content-length: {bytes}\r\n");
         }
         self.stream.write_all(format!("{head}\r\n").as_bytes()).await.unwrap();
+        self.stream.flush().await.unwrap();
     }
 
     pub(crate) async fn send_body(&mut self, body: &[u8]) {
@@ -335,7 +351,7 @@ impl Page {
             reply.is_whole = in_time("a body", self.receive_chunks(&mut reply.body)).await;
         }
         if reply.header("connection") == Some("close") || !reply.is_whole {
-            self.stream = BufReader::new(TcpStream::connect(self.address).await.unwrap());
+            self.stream = self.dialer.dial().await;
         }
         reply
     }
