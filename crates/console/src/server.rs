@@ -77,7 +77,6 @@ impl ConsoleServer {
         let drain = watch::Sender::new(false);
         let (security, limits) = (options.security.clone(), options.limits.clone());
         let metrics = Arc::clone(options.metrics.console());
-        capacity.report_to(&metrics);
         let protocol = Arc::new(ConsoleState::new(options, parts, sessions, drain.subscribe()));
         let mut frontend = Frontend::new(FrontendParts {
             protocol,

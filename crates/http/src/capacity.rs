@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use shoal_metrics::{Connections, FrontendMetrics};
+use shoal_metrics::Connections;
 
 use crate::admission::Admission;
 use crate::flow::Flow;
@@ -45,14 +45,6 @@ impl Capacity {
             memory_refusals: self.flow.refused().count.load(Ordering::Relaxed),
             memory_bytes: self.flow.bytes() as u64,
         }
-    }
-
-    /// Lets `metrics` read the usage while this exists.
-    pub fn report_to(self: &Arc<Self>, metrics: &FrontendMetrics) {
-        // The metrics outlive the server and must not keep it.
-        let watched = Arc::downgrade(self);
-        metrics
-            .watch_connections(move || watched.upgrade().map_or_else(Connections::default, |it| it.usage()));
     }
 
     /// Counts a connection that runs its requests itself.

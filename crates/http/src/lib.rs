@@ -10,14 +10,15 @@
 //! 4. `body.rs` and `flow/intake.rs`: the protocol reads its body, at least at a minimum rate (`min_rate.rs`) and only as memory allows;
 //! 5. `flow/sending.rs`: the pieces of answers leave in turn.
 //!
-//! [`Capacity`] is the number of connections and the memory of all frontends of a server: those with the same one share its limits. `flow`
-//! counts the memory, [`ServerLimits`] has the numbers, and [`Timer`] counts requests and their times. Nothing here knows the store, or a
-//! message of a protocol.
+//! [`Capacity`] is the number of connections and the memory of all frontends of a server: those with the same one share its limits.
+//! `counts.rs` counts the connections of each, `flow` the memory, [`ServerLimits`] has the numbers, and [`Timer`] counts requests and their
+//! times. Nothing here knows the store, or a message of a protocol.
 
 mod admission;
 mod body;
 mod capacity;
 mod connection;
+mod counts;
 mod flow;
 mod frontend;
 mod limits;

@@ -13,7 +13,7 @@ use shoal_base::task::Boxed;
 use shoal_buffer::Buffer;
 use shoal_engine::Store;
 use shoal_frontend::{Listeners, MinRate, Security, listen};
-use shoal_metrics::Metrics;
+use shoal_metrics::FrontendMetrics;
 use tokio::sync::watch;
 
 use crate::body::{BodyError, WatchedBody};
@@ -116,7 +116,10 @@ impl Echo {
 }
 
 /// Serves on a new port, for the rest of the test.
-pub(crate) fn start(capacity: &Arc<Capacity>, limits: &ServerLimits) -> SocketAddr {
+pub(crate) fn start(
+    (capacity, metrics): (&Arc<Capacity>, &Arc<FrontendMetrics>),
+    limits: &ServerLimits,
+) -> SocketAddr {
     let listener = listen("127.0.0.1:0".parse().unwrap(), true, ("", "")).unwrap();
     let listeners = Listeners::new(vec![listener]).unwrap();
     let address = listeners.addresses()[0];
@@ -125,7 +128,7 @@ pub(crate) fn start(capacity: &Arc<Capacity>, limits: &ServerLimits) -> SocketAd
         protocol: Arc::new(Echo { min_rate: limits.min_rate, ..Echo::default() }),
         capacity: Arc::clone(capacity),
         security: Security::default(),
-        metrics: Arc::clone(Metrics::default().grpc()),
+        metrics: Arc::clone(metrics),
         limits: limits.clone(),
         drain: drain.subscribe(),
     };

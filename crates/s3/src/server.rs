@@ -108,7 +108,6 @@ impl S3Server {
         let drain = watch::Sender::new(false);
         let S3Options { security, metrics, limits, .. } = options;
         let metrics = Arc::clone(metrics.s3());
-        capacity.report_to(&metrics);
         let (protocol, sweep) = (Arc::clone(service.state()), service.sweep());
         let mut frontend = Frontend::new(FrontendParts {
             protocol,

@@ -135,7 +135,6 @@ impl Server {
             report,
             open_health,
         });
-        capacity.report_to(dispatch.metrics.grpc());
         let mut frontend = Frontend::new(FrontendParts {
             protocol: dispatch.clone(),
             capacity,

@@ -243,6 +243,7 @@ mod tests {
     use std::time::Instant;
 
     use shoal_frontend::MinRate;
+    use shoal_metrics::Metrics;
     use shoal_storekit::in_time;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::TcpStream;
@@ -255,7 +256,7 @@ mod tests {
     const SHORT: Duration = Duration::from_millis(300);
 
     fn serve(limits: &ServerLimits) -> SocketAddr {
-        start(&Capacity::new(limits), limits)
+        start((&Capacity::new(limits), Metrics::default().grpc()), limits)
     }
 
     async fn send(address: SocketAddr, bytes: &[u8]) -> TcpStream {
