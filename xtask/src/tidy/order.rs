@@ -18,7 +18,10 @@ const ORDERS: [(&str, &str); 7] = [
         "sync counters error latency budget requests memory unit damaged resident policy table shared pool \
          evict fetch fresh writer write_back in_place",
     ),
-    ("crates/http/src/", "limits flow admission capacity counts serve min_rate body timing connection frontend"),
+    (
+        "crates/http/src/",
+        "limits flow admission capacity counts serve min_rate body timing connection frontend",
+    ),
     ("crates/server/src/", "auth failure convert wire timing answer call operations options dispatch listen"),
     (
         "crates/redis/src/",
