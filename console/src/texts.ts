@@ -42,7 +42,7 @@ export const T = {
       AccessDenied: "Ask the owner of the store for a grant, or sign in with another key.",
       NoSuchBucket: "Check the bucket's name, or create the bucket.",
       NoSuchKey: "The object is gone: load the list again.",
-      BucketNotEmpty: "Delete its objects, kept versions and unfinished uploads first.",
+      BucketNotEmpty: "Delete its objects and unfinished uploads first.",
       BucketAlreadyOwnedByYou: "Choose another name.",
       BucketAlreadyExists: "Choose another name.",
       InvalidBucketName: "Use 3 to 63 lowercase letters, digits, dots and hyphens.",
