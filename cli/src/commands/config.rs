@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 use shoal_metrics::MemoryParts;
 use shoal_transfer::text::one_line;
 
-use crate::commands::serve::{self, check, divided_memory, keys, read_file};
+use crate::commands::serve::{self, check, defaults, divided_memory, keys, read_file};
 use crate::failure::Usage;
 use crate::memory::budget::MemoryBudget;
 use crate::output::Output;
@@ -100,7 +100,7 @@ fn all(
     let in_file = toml::Table::try_from(&file)?;
     let mut options = toml::Table::try_from(given)?;
     options.extend(log.map(|log| ("log".to_owned(), log.into())));
-    let help = serve::Arguments::augment_args(clap::Command::new("serve"));
+    let mut defaults = defaults();
     let entry = |key: String| {
         let (given, in_file) = (options.get(&key), in_file.get(&key));
         let id = key.replace('-', "_");
@@ -110,21 +110,10 @@ fn all(
             _ if in_file.is_some() => "file",
             _ => "default",
         };
-        let text = help.get_arguments().find(|option| option.get_long() == Some(key.as_str()));
-        let text = text.and_then(|option| option.get_help()).map(ToString::to_string).unwrap_or_default();
-        Entry { value: given.or(in_file).cloned(), source, default: default_of(&key, &text), key }
+        let default = defaults.remove(&key).unwrap_or_default();
+        Entry { value: given.or(in_file).cloned(), source, default, key }
     };
     Ok(keys().into_iter().map(entry).collect())
-}
-
-/// The default that the help of an option names.
-fn default_of(key: &str, help: &str) -> String {
-    let named = help.rsplit_once("[default: ").and_then(|(_, rest)| rest.split_once(']'));
-    match named {
-        Some((default, _)) => default.replace('\n', " "),
-        None if key == "log" => "info".into(),
-        None => "not set".into(),
-    }
 }
 
 /// `memory`: how the server would divide its memory, or why it cannot.

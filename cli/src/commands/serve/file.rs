@@ -1,6 +1,7 @@
 //! The configuration file of `shoal serve` (TOML). Every key is also an option of the command line and an environment
 //! variable; the order is option, environment, file, default.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use clap::Args;
@@ -21,6 +22,36 @@ pub(crate) fn keys() -> Vec<String> {
     let command = command();
     let options = command.get_arguments().filter_map(|option| option.get_long());
     options.filter(|name| *name != "config").map(str::to_owned).collect()
+}
+
+/// The defaults of the keys, as the help of their options names them.
+pub(crate) fn defaults() -> BTreeMap<String, String> {
+    let command = command();
+    let default = |key: String| {
+        let option = command.get_arguments().find(|option| option.get_long() == Some(key.as_str()));
+        let help = option.and_then(|option| option.get_help()).map(ToString::to_string).unwrap_or_default();
+        let named = help.rsplit_once("[default: ").and_then(|(_, rest)| rest.split_once(']'));
+        let default = match named {
+            Some((default, _)) => default.replace('\n', " "),
+            None if key == "log" => "info".into(),
+            None => "not set".into(),
+        };
+        (key, default)
+    };
+    keys().into_iter().map(default).collect()
+}
+
+/// `options` as a file, in the order of [`keys`]: a set option with its default as a comment, and the defaults of all others as comments.
+pub(super) fn in_force(options: &toml::Table) -> String {
+    let defaults = defaults();
+    let line = |key: String| {
+        let default = defaults.get(&key).map_or("", String::as_str);
+        match options.get(&key) {
+            Some(value) => format!("{key} = {value}  # default: {default}\n"),
+            None => format!("# {key}: {default}\n"),
+        }
+    };
+    keys().into_iter().map(line).collect()
 }
 
 /// The former name of `memtable`, which is read.
@@ -69,6 +100,18 @@ mod tests {
     use crate::commands::serve::arguments::S3Etag;
     use crate::logging::LogFormat;
     use crate::store::file::Io;
+
+    #[test]
+    fn options_in_force_are_a_file_with_the_defaults() {
+        let given = parse("cache = '4G'\nown-space = ['a', 'b']\n").unwrap();
+        let text = in_force(&toml::Table::try_from(&given).unwrap());
+        assert!(text.contains("\ncache = 4294967296  # default: 1G, or the rest of --memory"), "{text}");
+        assert!(text.contains("\n# insecure: not set\n") && text.contains("\n# slow: 1s\n"), "{text}");
+        assert_eq!(text.lines().count(), keys().len());
+        let again = parse(&text).unwrap();
+        assert_eq!((again.cache, again.own_space), (given.cache, given.own_space));
+        assert_eq!(again.slow, None);
+    }
 
     #[test]
     fn every_key_is_understood() {

@@ -24,7 +24,7 @@ use tokio::sync::oneshot;
 
 pub(crate) use self::arguments::Arguments;
 use self::console::Console;
-pub(crate) use self::file::{keys, read as read_file};
+pub(crate) use self::file::{defaults, keys, read as read_file};
 use self::frontends::Frontends;
 use self::key_book::ServedKeys;
 use self::settings::Settings;

@@ -9,7 +9,8 @@ use shoal_redis::{Announced, ClusterMode, Durability, RedisLimits, RedisOptions}
 use shoal_s3::body::check::EtagScheme;
 
 use super::arguments::Arguments;
-use super::file;
+
+use super::file::{self, in_force};
 use super::watch::WatchSettings;
 use crate::arguments::credentials::{CredentialFiles, read_secret};
 use crate::arguments::size::Size;
@@ -139,7 +140,7 @@ impl Settings {
     pub(super) fn new(arguments: Arguments, log: Option<String>) -> anyhow::Result<Self> {
         let arguments = with_file(arguments)?;
         // They name files with secrets, and have none themselves.
-        let configuration = toml::Table::try_from(&arguments)?.to_string();
+        let configuration = in_force(&toml::Table::try_from(&arguments)?);
         let is_resp_named = arguments.resp.is_some();
         let (memory, memory_warning) = memory(&arguments)?;
         let resp = resp(&arguments, memory.redis_limits())?;

@@ -36,7 +36,7 @@ pub(super) fn log(report: &ReportSource, lines_max: usize) -> LogDocument {
     LogDocument { lines }
 }
 
-/// The options in force that are set; all others have their defaults.
+/// The options in force, and their defaults.
 #[derive(Debug, Serialize)]
 pub(super) struct ConfigDocument {
     options: Vec<OptionRow>,
@@ -53,9 +53,22 @@ struct OptionRow {
 pub(super) fn config(report: &ReportSource) -> ConfigDocument {
     let text = text_of(report, CONFIGURATION);
     let row = |line: &str| {
-        let (name, value) = line.split_once(" = ")?;
+        if let Some((name, default)) = line.strip_prefix("# ").and_then(|line| line.split_once(": ")) {
+            let [value, default] = [(); 2].map(|()| default.to_owned());
+            return Some(OptionRow {
+                name: name.to_owned(),
+                value,
+                default: Some(default),
+                is_default: true,
+            });
+        }
+        let (name, rest) = line.split_once(" = ")?;
+        let (value, default) = match rest.rsplit_once("  # default: ") {
+            Some((value, default)) => (value, Some(default.to_owned())),
+            None => (rest, None),
+        };
         let value = value.trim_matches('"').to_owned();
-        Some(OptionRow { name: name.to_owned(), value, default: None, is_default: false })
+        Some(OptionRow { name: name.to_owned(), value, default, is_default: false })
     };
     ConfigDocument { options: text.lines().filter_map(row).collect() }
 }
@@ -111,15 +124,20 @@ mod tests {
 
     #[test]
     fn options_are_those_of_the_configuration() {
-        let text = "cache = \"4G\"\ninsecure = true\ns3_domain = [\"a.example\", \"b.example\"]\n\n";
-        let row = |name: &str, value: &str| OptionRow {
+        let text =
+            "cache = \"4G\"  # default: 1G\n# insecure: not set\ns3-domain = [\"a.example\"]\n# slow: 1s\n\n";
+        let row = |name: &str, value: &str, default: Option<&str>, is_default| OptionRow {
             name: name.to_owned(),
             value: value.to_owned(),
-            default: None,
-            is_default: false,
+            default: default.map(str::to_owned),
+            is_default,
         };
-        let expected =
-            [row("cache", "4G"), row("insecure", "true"), row("s3_domain", "[\"a.example\", \"b.example\"]")];
+        let expected = [
+            row("cache", "4G", Some("1G"), false),
+            row("insecure", "not set", Some("not set"), true),
+            row("s3-domain", "[\"a.example\"]", None, false),
+            row("slow", "1s", Some("1s"), true),
+        ];
         assert_eq!(config(&source(&[(CONFIGURATION, text)])).options, expected);
     }
 }

@@ -30,6 +30,23 @@ fn to_read(path: &str) -> Result<Device, OpenError> {
     open(Path::new(path), &FileOptions { read_only: true, ..FileOptions::default() })
 }
 
+/// Claims a device exclusively, as another program would. The kernel releases a device that was just closed when its last requests have
+/// ended, which may take some time on a loaded machine.
+fn claim(path: &str) -> File {
+    let started = Instant::now();
+    loop {
+        match OpenOptions::new().read(true).custom_flags(O_EXCL).open(path) {
+            Err(error)
+                if error.kind() == std::io::ErrorKind::ResourceBusy
+                    && started.elapsed() < Duration::from_secs(20) =>
+            {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            opened => return opened.unwrap(),
+        }
+    }
+}
+
 fn is_in_use(opened: Result<Device, OpenError>) -> bool {
     matches!(opened, Err(OpenError::InUse { .. }))
 }
@@ -58,7 +75,7 @@ fn a_mounted_device_is_refused() {
 fn exclusively_opened_device_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let Some(raw) = Loop::over(&backing(folder.path()), &[]) else { return };
-    let other = OpenOptions::new().read(true).custom_flags(O_EXCL).open(&raw.0).unwrap();
+    let other = claim(&raw.0);
     assert!(is_in_use(to_write(&raw.0)) && is_in_use(to_read(&raw.0)));
     drop(other);
     let ours = to_write(&raw.0).unwrap();
@@ -146,7 +163,7 @@ fn a_loop_device_and_its_file_exclude_each_other() {
     assert!(is_in_use(to_write(file)) && is_in_use(to_write(&raw.0)));
     drop(readers);
     // Another process uses the loop device, and has no lock on the file.
-    let other = OpenOptions::new().read(true).custom_flags(O_EXCL).open(&raw.0).unwrap();
+    let other = claim(&raw.0);
     assert_eq!(through(to_write(file)).as_deref(), Some(Path::new(&raw.0)));
     drop(other);
     // A second loop device over the first one.
