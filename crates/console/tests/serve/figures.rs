@@ -43,7 +43,7 @@ async fn two_pages_get_the_same_samples() {
     let (mut first, mut second) = (Live::open(&page).await, Live::open(&page).await);
     let mut seen = [Vec::new(), Vec::new()];
     for second_of_test in 0..3 {
-        // The clock of the test tells the samples apart.
+        // The test clock gives each sample a different time.
         running.clock.advance(1_000_000_000 * u64::from(second_of_test > 0));
         seen[0].push(first.next().await.unwrap());
         seen[1].push(second.next().await.unwrap());

@@ -98,7 +98,7 @@ struct Replayed {
 }
 
 impl Recovery {
-    /// Replays the log, starts a new epoch, and opens the store with what it saved about buckets of their own space.
+    /// Replays the log, starts a new epoch, and opens the store with the saved state of buckets that have separate space.
     ///
     /// # Errors
     /// As [`Store::open`].
