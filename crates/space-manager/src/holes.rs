@@ -266,6 +266,7 @@ impl SpaceManager {
         let is_taken = !self.holes.is_full() && self.allocator().take(run).is_ok();
         if is_taken {
             self.holes.insert(run);
+            self.settle_withheld();
         }
         is_taken
     }
@@ -274,6 +275,7 @@ impl SpaceManager {
     pub fn fill_hole(&self, hole: Hole) {
         self.give_back(&[hole.run]);
         self.holes.filled(hole.run);
+        self.settle_withheld();
     }
 
     /// Free runs that may become holes, from the highest group downwards, `blocks` blocks at most: long ones in which no block was freed

@@ -12,7 +12,7 @@
 //! Nothing here does I/O.
 //!
 //! Reading order: `manager.rs`; then its parts: `closed.rs` (groups that are being emptied), `holes.rs` (free blocks that
-//! were returned to the file system), `scattered.rs` (the choice of blocks to empty for the file system); beside it `own_space.rs` (buckets with separate groups) and `growth_history.rs` (the pace of the file's growth).
+//! were returned to the file system), `scattered.rs` (the choice of blocks to empty for the file system), `withheld.rs` (the reserve); beside it `own_space.rs` (buckets with separate groups) and `growth_history.rs` (the pace of the file's growth).
 
 mod closed;
 mod growth_history;
@@ -20,6 +20,7 @@ mod holes;
 mod manager;
 mod own_space;
 mod scattered;
+mod withheld;
 
 pub use closed::ClosedGroups;
 pub use growth_history::GrowthHistory;

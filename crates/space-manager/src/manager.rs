@@ -69,7 +69,7 @@ pub struct SpaceManager {
     /// reservation gone also sees its blocks taken.
     reserved_blocks: AtomicU64,
     /// Blocks withheld from values, so that deletes and their applies work on a full device.
-    withheld: AtomicU64,
+    pub(crate) withheld: AtomicU64,
     data: Mutex<DataBlocks>,
     /// Groups that are being emptied.
     pub closed: ClosedGroups,
@@ -83,11 +83,6 @@ pub struct SpaceManager {
     /// Values with their own runs, the number of these runs, and the values with more than a few. For statistics
     /// only.
     pub placed: [AtomicU64; 3],
-}
-
-/// Blocks that a store with a cap of `blocks_max` blocks withholds from values.
-fn withheld_for(blocks_max: u64, tablets: usize) -> u64 {
-    (blocks_max / 64).clamp(8, 4096) + 4 * tablets as u64
 }
 
 /// The reason why a claim was refused.
@@ -109,19 +104,26 @@ impl SpaceManager {
     /// The manager of `space`, whose blocks of `data` without its areas are for objects and pages.
     pub fn new(space: Space, tablets: usize, blocks_max: u64, data: DataBlocks) -> Arc<Self> {
         let pending = (0..=tablets).map(|_| VecDeque::new()).collect();
-        Arc::new(Self {
+        let manager = Self {
             // The cap may grow: pieces above the old one then count as touched.
             holes: Holes::new(blocks_max, space.group_blocks()),
             space,
             state: Mutex::new(State { pending, pending_blocks: 0 }),
             reserved_blocks: AtomicU64::new(0),
-            withheld: AtomicU64::new(withheld_for(blocks_max, tablets)),
+            withheld: AtomicU64::new(0),
             data: Mutex::new(data),
             closed: ClosedGroups::default(),
             pieces: Mutex::new(()),
             splintered: AtomicBool::new(false),
             placed: Default::default(),
-        })
+        };
+        manager.settle_withheld();
+        Arc::new(manager)
+    }
+
+    /// The number of tablets.
+    pub(crate) fn tablets(&self) -> usize {
+        self.state.lock().pending.len() - 1
     }
 
     /// The allocator.
@@ -254,12 +256,6 @@ impl SpaceManager {
         Reservation { space: self.clone(), blocks }
     }
 
-    /// Blocks that are withheld from values.
-    #[inline]
-    pub fn withheld(&self) -> u64 {
-        self.withheld.load(Ordering::Relaxed)
-    }
-
     /// Releases the reservation of `blocks` blocks after its apply.
     #[inline]
     pub fn release_reservation(&self, blocks: u64) {
@@ -341,6 +337,7 @@ impl SpaceManager {
     pub fn grown(&self, device_blocks: u64) {
         let before = std::mem::replace(&mut self.data.lock().blocks.end, device_blocks);
         assert!(before <= device_blocks, "the published data end before blocks that were handed out (R21)");
+        self.settle_withheld();
     }
 
     /// Makes the space as large as the growth of the cap that superblock `superblock` published: `blocks_max` blocks in groups of
@@ -358,11 +355,10 @@ impl SpaceManager {
         assert!(data.blocks.end >= self.data_end(), "a growth takes no data away");
         self.space.grow(blocks_max, group_blocks);
         *self.data.lock() = data;
-        let tablets = self.state.lock().pending.len() - 1;
-        self.free_later(tablets, superblock, Weak::new(), old);
+        self.free_later(self.tablets(), superblock, Weak::new(), old);
         self.give_back(fresh);
-        // Last: the larger reserve is taken from the new blocks, if there are any.
-        self.withheld.store(withheld_for(blocks_max, tablets), Ordering::Relaxed);
+        // Last: a larger reserve is taken from the new blocks, if there are any.
+        self.settle_withheld();
     }
 
     /// The end of the data, in blocks.
@@ -374,8 +370,8 @@ impl SpaceManager {
     /// before are handed out once a flushed batch names that superblock (R9).
     pub fn move_log(&self, data: DataBlocks, superblock: u64, old: Option<Run>) {
         *self.data.lock() = data;
-        let tablets = self.state.lock().pending.len() - 1;
-        self.free_later(tablets, superblock, Weak::new(), old.into_iter().collect());
+        self.free_later(self.tablets(), superblock, Weak::new(), old.into_iter().collect());
+        self.settle_withheld();
     }
 
     /// Removes runs outside of the data area, and runs of which a part is free, from the runs that an apply frees. Only a

@@ -30,7 +30,7 @@ const STEP_PARTS_MAX: u64 = 256;
 /// Minimum of free blocks ahead of need: 4 MiB.
 const AHEAD_MIN: u64 = 1_024;
 /// At least this fraction of the file's blocks for objects is free ahead of need.
-const HELD_SHARE: u64 = 64;
+const HELD_SHARE: u64 = 256;
 /// Applies come before growth if they probably free this fraction of the blocks that should be free: early applies make more and smaller
 /// layers.
 const WORTH_APPLYING: u64 = 8;
@@ -58,7 +58,7 @@ impl Checkpointer {
     /// of holes, and 4 MiB, up to a whole step. Only the rate may exceed a step.
     pub fn growth_ahead(&self) -> u64 {
         let whole = self.tuning.growth_blocks;
-        let held = self.space.data_blocks().saturating_sub(self.space.holes().blocks()) / HELD_SHARE;
+        let held = self.space.held_data_blocks() / HELD_SHARE;
         held.clamp(AHEAD_MIN.min(whole), whole).max(self.growth.ahead_of_rate())
     }
 
