@@ -7,7 +7,7 @@ use serde_json::Value;
 use crate::harness::run;
 
 /// The questions to a grown store, in their order.
-const ANSWERS: [&str; 13] = [
+const ANSWERS: [&str; 15] = [
     "get",
     "get-absent",
     "list-long-warm",
@@ -19,6 +19,8 @@ const ANSWERS: [&str; 13] = [
     "overwrite-half",
     "overwritten",
     "open-after-kill",
+    "first-put",
+    "get-after-opening",
     "list-100-cold",
     "check",
 ];

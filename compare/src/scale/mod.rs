@@ -22,7 +22,9 @@ use shoal_bench::disk::{self, Disk};
 use shoal_bench::machine::{self, Memory};
 use shoal_bench::report::{Format, Metric, Report};
 use shoal_bench::scale::chart::{self, Curve};
-use shoal_bench::scale::{Load, Order, SEED, check_load, climb, marks};
+use shoal_bench::scale::{
+    Interval, Load, OVERWRITTEN_SHARES, Order, SEED, check_load, climb, marks, overwrite,
+};
 
 use self::stores::STORES;
 
@@ -234,16 +236,15 @@ fn one(
 }
 
 /// Bytes written since a moment, by this process and on the disk.
-struct Meter<'a> {
-    folder: &'a Path,
+struct Meter {
     own: Option<u64>,
     disk: Option<u64>,
 }
 
-impl<'a> Meter<'a> {
-    fn start(folder: &'a Path) -> Result<Self> {
+impl Meter {
+    fn start(folder: &Path) -> Result<Self> {
         let disk = Disk::of(folder)?.map(|disk| disk.bytes_written);
-        Ok(Self { folder, own: machine::written_bytes(), disk })
+        Ok(Self { own: machine::written_bytes(), disk })
     }
 
     fn since(&self, before: &Self) -> [Option<f64>; 2] {
@@ -252,46 +253,30 @@ impl<'a> Meter<'a> {
     }
 }
 
-/// Puts everything into one store in this process, a line of figures at each mark, and one when it is closed.
+/// Puts everything into one store in this process and overwrites random objects: a line of figures at each mark, after each share that was
+/// overwritten, and when the store is closed.
 fn child(arguments: &Arguments, objects: u64, name: &str) -> Result<()> {
     let folder = &arguments.folder;
     let mut peer = stores::create(name, folder, arguments.cache)?;
     let mut load = Load::new(arguments.order, u32::try_from(arguments.value)?, objects, 0);
     let start = Meter::start(folder)?;
     let mut before = Meter::start(folder)?;
-    let mib = |bytes: u64| Some(bytes as f64 / f64::from(1 << 20));
+    let mut row = |name: &str, interval: &Interval| {
+        let now = Meter::start(folder)?;
+        say(name, &figures(folder, interval, now.since(&before), now.since(&start))?)?;
+        before = now;
+        let free = disk::free_bytes(folder)?;
+        ensure!(free >= arguments.leave, "only {} MiB are free: stopped (--leave)", free >> 20);
+        Ok(())
+    };
     let began = Instant::now();
     let marks = marks(objects, arguments.batch);
     climb(&mut load, &mut *peer, &marks, arguments.batch, &mut |load, interval| {
-        let now = Meter::start(folder)?;
-        let per_put = now.since(&before).map(|bytes| Some(bytes? / interval.puts.max(1) as f64));
-        let total = now.since(&start).map(|bytes| Some(bytes? / 1e9));
-        let millis = |permille| Some(interval.batches.quantile_us(permille) / 1000.0);
-        let memory = Memory::now();
-        say(
-            &load.puts().to_string(),
-            &[
-                Some(interval.puts_per_s()),
-                millis(500),
-                millis(990),
-                millis(999),
-                millis(1000),
-                Some(interval.seconds_without_commit as f64),
-                per_put[0],
-                per_put[1],
-                total[0],
-                total[1],
-                mib(stored_bytes(folder)?),
-                mib(memory.resident),
-                mib(memory.anonymous),
-                Some(interval.time.as_secs_f64()),
-            ],
-        )?;
-        before = now;
-        let free = disk::free_bytes(before.folder)?;
-        ensure!(free >= arguments.leave, "only {} MiB are free: stopped (--leave)", free >> 20);
-        Ok(())
+        row(&load.puts().to_string(), interval)
     })?;
+    for (name, share) in OVERWRITTEN_SHARES {
+        row(name, &overwrite(&load, &mut *peer, share, arguments.batch)?)?;
+    }
     let put = began.elapsed();
     peer.close()?;
     let total = Meter::start(folder)?.since(&start).map(|bytes| Some(bytes? / 1e9));
@@ -301,6 +286,38 @@ fn child(arguments: &Arguments, objects: u64, name: &str) -> Result<()> {
     closed[10] = mib(stored_bytes(folder)?);
     closed[13] = Some((began.elapsed() - put).as_secs_f64());
     say("closed", &closed)
+}
+
+/// The figures of an interval, of which `bytes` were written in it and `total` since the start, by this process and on the disk.
+fn figures(
+    folder: &Path,
+    interval: &Interval,
+    bytes: [Option<f64>; 2],
+    total: [Option<f64>; 2],
+) -> Result<Vec<Option<f64>>> {
+    let per_put = bytes.map(|bytes| Some(bytes? / interval.puts.max(1) as f64));
+    let millis = |permille| Some(interval.batches.quantile_us(permille) / 1000.0);
+    let memory = Memory::now();
+    Ok(vec![
+        Some(interval.puts_per_s()),
+        millis(500),
+        millis(990),
+        millis(999),
+        millis(1000),
+        Some(interval.seconds_without_commit as f64),
+        per_put[0],
+        per_put[1],
+        total[0].map(|bytes| bytes / 1e9),
+        total[1].map(|bytes| bytes / 1e9),
+        mib(stored_bytes(folder)?),
+        mib(memory.resident),
+        mib(memory.anonymous),
+        Some(interval.time.as_secs_f64()),
+    ])
+}
+
+fn mib(bytes: u64) -> Option<f64> {
+    Some(bytes as f64 / f64::from(1 << 20))
 }
 
 /// A line for the parent.

@@ -3,9 +3,13 @@
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
+use shoal_base::SeededEntropy;
 
-use super::load::{Batch, Load};
+use super::load::{Batch, Load, Put, SEED};
 use crate::histogram::Histogram;
+
+/// As many puts as a tenth of the objects overwrite random ones, then as many as a half: long enough for compactions. Rows and shares.
+pub const OVERWRITTEN_SHARES: [(&str, u64); 2] = [("overwrite-10th", 10), ("overwrite-half", 2)];
 
 /// A store that takes a load.
 pub trait Target {
@@ -82,6 +86,36 @@ pub fn climb(
     Ok(())
 }
 
+/// A batch of `count` random objects of `load`, as they were put.
+pub(super) fn again(load: &Load, random: &SeededEntropy, count: u64) -> Batch {
+    let put = |_| {
+        let number = load.stored(random);
+        Put { key: load.key(number), value: load.value(number) }
+    };
+    Batch { puts: (0..count).map(put).collect(), if_absent: false }
+}
+
+/// Puts as many random objects of `load` again as one in `share` of all, by batches of `batch`.
+///
+/// # Errors
+/// Those of the target.
+pub fn overwrite(load: &Load, target: &mut dyn Target, share: u64, batch: u64) -> Result<Interval> {
+    let random = SeededEntropy::new(SEED + 1 + share);
+    let puts = load.objects().div_ceil(share);
+    let (began, mut interval, mut commits) = (Instant::now(), Interval::default(), Commits::default());
+    while interval.puts < puts {
+        let count = batch.min(puts - interval.puts);
+        let batch = again(load, &random, count);
+        let put_at = Instant::now();
+        target.put(&batch)?;
+        interval.batches.record(put_at.elapsed());
+        interval.puts += count;
+        commits.end(began.elapsed(), &mut interval);
+    }
+    interval.time = began.elapsed();
+    Ok(interval)
+}
+
 /// The completion times of batches, since the start of the run.
 #[derive(Default)]
 struct Commits {
@@ -125,17 +159,28 @@ mod tests {
         assert_eq!(interval.longest_gap, Duration::from_millis(2_999));
     }
 
+    #[derive(Default)]
+    struct Map(HashMap<Vec<u8>, usize>, Vec<usize>);
+
+    impl Target for Map {
+        fn put(&mut self, batch: &Batch) -> Result<()> {
+            self.1.push(batch.puts.len());
+            self.0.extend(batch.puts.iter().map(|put| (put.key.clone(), put.value.len())));
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn overwriting_takes_objects_of_the_load() {
+        let (mut load, mut map) = (Load::new(Order::Random, 7, 1000, 0), Map::default());
+        climb(&mut load, &mut map, &[1000], 1000, &mut |_, _| Ok(())).unwrap();
+        let interval = overwrite(&load, &mut map, 2, 128).unwrap();
+        assert_eq!((interval.puts, interval.batches.count(), map.0.len()), (500, 4, 1000));
+        assert_eq!(map.1, [1000, 128, 128, 128, 116]);
+    }
+
     #[test]
     fn climb_puts_each_key_once() {
-        #[derive(Default)]
-        struct Map(HashMap<Vec<u8>, usize>, Vec<usize>);
-        impl Target for Map {
-            fn put(&mut self, batch: &Batch) -> Result<()> {
-                self.1.push(batch.puts.len());
-                self.0.extend(batch.puts.iter().map(|put| (put.key.clone(), put.value.len())));
-                Ok(())
-            }
-        }
         let (mut load, mut map) = (Load::new(Order::Random, 7, 1000, 0), Map::default());
         let mut seen = Vec::new();
         climb(&mut load, &mut map, &[300, 1000], 128, &mut |load, interval| {

@@ -9,8 +9,8 @@ use shoal_base::{BLOCK_BYTES_U64, SeededEntropy};
 use shoal_device::IoMode;
 use shoal_engine::{ByteRange, CheckOptions, ListRequest, ObjectKey, Store, StoreStat, block_on, check};
 
-use super::climb::Target;
-use super::load::{Batch, Load, Put, SEED};
+use super::climb::{OVERWRITTEN_SHARES, Target, again, overwrite};
+use super::load::{Load, SEED};
 use super::shoal::{BUCKET, Shoal, device};
 use super::{Sizes, killed};
 use crate::data_file::NewFile;
@@ -26,8 +26,6 @@ const SHORT_KEYS: usize = 100;
 const ASKED_MAX: Duration = Duration::from_secs(30);
 /// The longest time of gets that wait for compactions of the layers.
 const READ_MAX: Duration = Duration::from_secs(60);
-/// As many puts as a tenth of the objects overwrite random ones, then as many as a half: long enough for compactions.
-const OVERWRITTEN_SHARES: [(&str, u64); 2] = [("overwrite-10th", 10), ("overwrite-half", 2)];
 
 pub(super) const METRICS: &[Metric] = &[
     Metric { name: "operations", unit: "1", head: "ops" },
@@ -154,13 +152,17 @@ impl Grown<'_> {
         let killed =
             kill.map(|killer| killed::put_and_kill(killer, self.file.path(), self.sizes)).transpose()?;
         let began = Instant::now();
-        let shoal = Shoal::open(device(self.file.path(), self.io)?, self.sizes.cache)?;
+        let mut shoal = Shoal::open(device(self.file.path(), self.io)?, self.sizes.cache)?;
         let opened =
             Row { operations: killed, latencies: None, time: Some(began.elapsed()), ..Row::default() };
         tell(if killed.is_some() { "open-after-kill" } else { "open" }, &opened)?;
+        let random = SeededEntropy::new(SEED);
+        shoal.put(&again(self.load, &random, 1))?;
+        tell("first-put", &Row { operations: Some(1), time: Some(began.elapsed()), ..Row::default() })?;
         if let Some(puts) = killed {
             killed::verify(shoal.store(), self.sizes, puts)?;
         }
+        tell("get-after-opening", &self.gets(shoal.store(), false)?)?;
         tell("list-100-cold", &self.list_short(shoal.store())?)?;
         shoal.close()?;
         tell("check", &self.check()?)?;
@@ -250,30 +252,15 @@ impl Grown<'_> {
     /// Puts this share of the objects again, random ones; the figures of space are those right after the last batch. Compactions read and write
     /// meanwhile, and these bytes count, too.
     fn overwrite(&self, shoal: &mut Shoal, share: u64) -> Result<Row> {
-        let random = SeededEntropy::new(SEED + 1 + share);
         let before = shoal.store().stat().device;
-        let (mut left, mut latencies) = (self.load.objects().div_ceil(share), Histogram::default());
-        let (operations, began) = (left, Instant::now());
-        while left > 0 {
-            let count = left.min(self.sizes.batch);
-            let put = |_| {
-                let number = self.load.stored(&random);
-                Put { key: self.load.key(number), value: self.load.value(number) }
-            };
-            let batch = Batch { puts: (0..count).map(put).collect(), if_absent: false };
-            let asked = Instant::now();
-            shoal.put(&batch)?;
-            latencies.record(asked.elapsed());
-            left -= count;
-        }
-        let time = began.elapsed();
+        let interval = overwrite(self.load, shoal, share, self.sizes.batch)?;
         let after = shoal.store().stat().device;
         Ok(Row {
-            operations: Some(operations),
-            latencies: Some(latencies),
+            operations: Some(interval.puts),
+            latencies: Some(interval.batches),
             written_bytes: Some((after.blocks_written - before.blocks_written) * BLOCK_BYTES_U64),
             read_bytes: Some((after.blocks_read - before.blocks_read) * BLOCK_BYTES_U64),
-            time: Some(time),
+            time: Some(interval.time),
             ..Row::of_space(shoal.store())
         })
     }

@@ -26,7 +26,7 @@ use shoal_base::BLOCK_BYTES_U64;
 use shoal_base::limits::VALUE_BYTES_SINGLE_MAX;
 use shoal_device::IoMode;
 
-pub use self::climb::{Interval, Target, climb, marks};
+pub use self::climb::{Interval, OVERWRITTEN_SHARES, Target, climb, marks, overwrite};
 pub use self::killed::{ChildOptions, Killer, put_until_killed};
 pub use self::load::{Batch, Load, ORDERS, Order, Put, SEED};
 pub use self::shoal::Shoal;
