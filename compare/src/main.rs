@@ -1,11 +1,12 @@
 //! The same puts into plain files with fsync, into SQLite with grouped commits, and into Shoal, embedded: on a new file and
 //! on a written one. In one run, alternating; of several rounds the medians are printed. [`scale`] is another comparison: stores that grow; [`charts`] asks five questions of them and draws the answers;
-//! [`table`] prints the table of the README.
+//! [`tail`] compares latencies at a fixed rate; [`table`] prints the table of the README.
 
 mod charts;
 mod peer;
 mod scale;
 mod table;
+mod tail;
 
 use std::fs;
 use std::path::PathBuf;
@@ -92,6 +93,8 @@ enum Other {
     Scale(scale::Arguments),
     /// Five questions of a user who chooses a store, asked of all of them, and a chart for each.
     Charts(charts::Arguments),
+    /// Latencies of durable SETs at a fixed rate: Shoal, Redis, RocksDB, SQLite.
+    Tail(tail::Arguments),
     /// Import, gets, list, restart and room around 16 KiB: the table of the README.
     Table(table::Arguments),
     /// One bit flips in a closed store: who notices?
@@ -106,6 +109,7 @@ fn main() -> Result<()> {
     match &arguments.other {
         Some(Other::Scale(arguments)) => return scale::run(arguments),
         Some(Other::Charts(arguments)) => return charts::run(arguments),
+        Some(Other::Tail(arguments)) => return tail::run(arguments),
         Some(Other::Table(arguments)) => return table::run(arguments),
         Some(Other::Flips(arguments)) => return flips::run(arguments, &["flips"]),
         None => {}

@@ -24,6 +24,9 @@ const SHOAL_BYTES: u64 = 64 << 30;
 /// Bytes of the written store that were written before.
 const WRITTEN_BYTES: u64 = 8 << 30;
 
+/// SQLite's own default of its cache, in bytes.
+const SQLITE_CACHE_BYTES: u64 = 2_000 << 10;
+
 /// Puts that the SQLite writer takes into one transaction at most.
 const TRANSACTION_PUTS_MAX: usize = 1024;
 
@@ -103,12 +106,18 @@ pub struct Sqlite {
 impl Sqlite {
     /// A new database in `folder`, which is removed with everything in it at the end.
     pub fn new(folder: PathBuf) -> Result<Self> {
+        Self::with_cache(folder, SQLITE_CACHE_BYTES)
+    }
+
+    /// The same with `cache` bytes of cache.
+    pub fn with_cache(folder: PathBuf, cache: u64) -> Result<Self> {
         fs::create_dir_all(&folder)?;
         let database = Connection::open(folder.join("objects.db"))?;
-        database.execute_batch(
-            "PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL;
+        database.execute_batch(&format!(
+            "PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; PRAGMA cache_size = -{};
              CREATE TABLE objects (key BLOB PRIMARY KEY, value BLOB NOT NULL);",
-        )?;
+            cache >> 10
+        ))?;
         let (queue, waiting) = mpsc::channel::<Waiting>();
         let writer = thread::spawn(move || {
             let mut database = database;
@@ -133,17 +142,25 @@ impl Sqlite {
         });
         Ok(Self { queue: Mutex::new(Some(queue)), writer: Mutex::new(Some(writer)), folder })
     }
+
+    /// Stores these; they are durable when this returns.
+    pub fn put_all(&self, puts: impl Iterator<Item = (Vec<u8>, Bytes)>) -> Result<()> {
+        let queue = self.queue.lock().clone().context("the writer has ended")?;
+        let mut answers = Vec::new();
+        for (key, value) in puts {
+            let (done, answer) = mpsc::sync_channel(1);
+            queue.send(Waiting { key, value, done }).map_err(|_| anyhow!("the writer failed"))?;
+            answers.push(answer);
+        }
+        let are_done = answers.iter().all(|answer| answer.recv().unwrap_or(false));
+        ensure!(are_done, "the writer failed");
+        Ok(())
+    }
 }
 
 impl Peer for Sqlite {
     fn put(&self, _client: usize, key: &[u8], value: &Bytes) -> Result<()> {
-        let (done, answer) = mpsc::sync_channel(1);
-        let queue = self.queue.lock().clone().context("the writer has ended")?;
-        queue
-            .send(Waiting { key: key.to_vec(), value: value.clone(), done })
-            .map_err(|_| anyhow!("the writer failed"))?;
-        ensure!(answer.recv().unwrap_or(false), "the writer failed");
-        Ok(())
+        self.put_all(std::iter::once((key.to_vec(), value.clone())))
     }
 
     /// The whole database is removed in the end.

@@ -144,7 +144,8 @@ pub(super) fn run(arguments: TailArguments) -> anyhow::Result<()> {
         plot: arguments.plot,
     };
     options.check().map_err(Usage)?;
-    shoal_bench::tail::run(&options, &mut std::io::stdout().lock())
+    shoal_bench::tail::run(&options, &mut std::io::stdout().lock())?;
+    Ok(())
 }
 
 fn time(name: &str, seconds: f64) -> anyhow::Result<Duration> {

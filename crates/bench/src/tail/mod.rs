@@ -15,6 +15,7 @@ mod connection;
 mod device;
 mod echo;
 mod generator;
+mod measured;
 mod messages;
 mod options;
 mod record;
@@ -34,6 +35,7 @@ use std::time::Duration;
 use anyhow::{Result, bail, ensure};
 use shoal_base::BLOCK_BYTES_U64;
 
+pub use self::measured::Measured;
 pub use self::options::{OwnStore, Rates, TailOptions, TailServer};
 pub use self::schedule::Arrivals;
 
@@ -123,11 +125,11 @@ impl Target {
     }
 }
 
-/// Measures and prints.
+/// Measures and prints; returns the figures of each run at a fixed rate.
 ///
 /// # Errors
 /// The store, a connection, the device or the output failed, or an answer is wrong.
-pub fn run(options: &TailOptions, out: &mut dyn Write) -> Result<()> {
+pub fn run(options: &TailOptions, out: &mut dyn Write) -> Result<Vec<Measured>> {
     // Before this thread is pinned to one core.
     let machine = machine::describe();
     let target = Target::start(options)?;
@@ -151,13 +153,14 @@ pub fn run(options: &TailOptions, out: &mut dyn Write) -> Result<()> {
     bench.fill()?;
     let closed = bench.closed()?;
     let plans = options.rates.plans(closed);
+    let mut measured = Vec::new();
     for (number, (name, rate)) in plans.iter().enumerate() {
         let is_alone = plans.len() == 1;
         bench.device(name, *rate)?;
-        bench.open(name, *rate, number as u64, is_alone)?;
+        measured.push(bench.open(name, *rate, number as u64, is_alone)?);
     }
     bench.rows.fact("load average at the end", &machine::load())?;
-    Ok(())
+    Ok(measured)
 }
 
 /// A running benchmark.
@@ -245,7 +248,7 @@ impl Bench<'_> {
     }
 
     /// A run at a fixed rate.
-    fn open(&mut self, name: &str, rate: f64, number: u64, is_alone: bool) -> Result<()> {
+    fn open(&mut self, name: &str, rate: f64, number: u64, is_alone: bool) -> Result<Measured> {
         let options = self.options;
         self.target.rest(options.pause);
         let schedule = Schedule::new(rate, options.warm_up + options.time, options.arrivals, number + 1);
@@ -257,7 +260,7 @@ impl Bench<'_> {
         if let Some(path) = &options.plot {
             chart::draw(&chart::path(path, name, is_alone), rate, &figures, &seconds)?;
         }
-        Ok(())
+        Ok(Measured::new(&figures, &seconds))
     }
 }
 
