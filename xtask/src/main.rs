@@ -1,5 +1,5 @@
 //! The developer loop: `cargo x check`, `cargo x ci`, `cargo x tidy`, `cargo x kill`, `cargo x lab`, `cargo x bugs`,
-//! `cargo x fuzz`, `cargo x coverage`, `cargo x dist`, `cargo x book`, `cargo x proto`, `cargo x miri`.
+//! `cargo x models`, `cargo x fuzz`, `cargo x coverage`, `cargo x dist`, `cargo x book`, `cargo x proto`, `cargo x miri`.
 //!
 //! The same commands run locally and in CI. Nothing here is part of the product.
 
@@ -10,6 +10,7 @@ mod dist;
 mod fuzz;
 mod kill;
 mod lab;
+mod models;
 mod proto;
 mod tidy;
 
@@ -28,6 +29,7 @@ Commands:
   kill    kill -9 of a server under load, again and again: acknowledged writes must be there (kill --help)
   lab     the reliability laboratory at its full size, some minutes (lab --help)
   bugs    injected bugs, which the laboratory must catch (bugs --help)
+  models  every state of the archive's protocol, and its planted bugs (models --help)
   fuzz    libFuzzer against every format and protocol, with a nightly compiler (fuzz --help)
   coverage
           lines of formats, recovery and error arms that no test reaches (coverage --help)
@@ -46,8 +48,8 @@ fn main() -> ExitCode {
         ["ci"] => run("bash", &[".ci/run"]),
         ["tidy"] => tidy(),
         ["tidy", "--words"] => habits(),
-        ["kill", "help" | "--help" | "-h"] => {
-            println!("{}", kill::USAGE);
+        [command, "help" | "--help" | "-h"] if usage(command).is_some() => {
+            println!("{}", usage(command).unwrap_or(USAGE));
             Ok(())
         }
         ["kill", ..] => match kill::Options::parse(&words[1..]) {
@@ -57,29 +59,12 @@ fn main() -> ExitCode {
                 return ExitCode::from(2);
             }
         },
-        ["lab" | "nightly", "help" | "--help" | "-h"] => {
-            println!("{}", lab::USAGE);
-            Ok(())
-        }
-        ["bugs", "help" | "--help" | "-h"] => {
-            println!("{}", bugs::USAGE);
-            Ok(())
-        }
-        ["fuzz", "help" | "--help" | "-h"] => {
-            println!("{}", fuzz::USAGE);
-            Ok(())
+        ["models", ..] => {
+            told(models::Options::parse(&words[1..]), models::USAGE, |options| models::run(&options))
         }
         ["fuzz", ..] => told(fuzz::Options::parse(&words[1..]), fuzz::USAGE, |options| fuzz::run(&options)),
-        ["coverage", "help" | "--help" | "-h"] => {
-            println!("{}", coverage::USAGE);
-            Ok(())
-        }
         ["coverage", ..] => {
             told(coverage::Options::parse(&words[1..]), coverage::USAGE, |options| coverage::run(&options))
-        }
-        ["dist", "help" | "--help" | "-h"] => {
-            println!("{}", dist::USAGE);
-            Ok(())
         }
         ["dist", ..] => told(dist::Options::parse(&words[1..]), dist::USAGE, |options| dist::run(&options)),
         ["book"] => book::run(),
@@ -106,6 +91,20 @@ fn main() -> ExitCode {
             eprintln!("error: {error:#}");
             ExitCode::FAILURE
         }
+    }
+}
+
+/// The usage of a command that has options.
+fn usage(command: &str) -> Option<&'static str> {
+    match command {
+        "kill" => Some(kill::USAGE),
+        "lab" | "nightly" => Some(lab::USAGE),
+        "bugs" => Some(bugs::USAGE),
+        "models" => Some(models::USAGE),
+        "fuzz" => Some(fuzz::USAGE),
+        "coverage" => Some(coverage::USAGE),
+        "dist" => Some(dist::USAGE),
+        _ => None,
     }
 }
 

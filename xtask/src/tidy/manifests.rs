@@ -1,7 +1,7 @@
 //! Manifests of the workspace (networks, kits of tests, versions, lints) and the lock files that follow them.
 //!
-//! With a stale lock file, `cargo build --locked` fails in a separate workspace (comparisons, fuzzers, schedules), and CI builds
-//! only the schedules.
+//! With a stale lock file, `cargo build --locked` fails in a separate workspace (comparisons, fuzzers, models, schedules), and CI builds
+//! only the models and the schedules.
 
 use std::collections::{BTreeMap, BTreeSet};
 

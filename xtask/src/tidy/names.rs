@@ -16,7 +16,7 @@ use super::{Finding, Tree};
 const FILES: [&str; 3] = [".rs", ".md", ".proto"];
 
 /// Folders of the repository; a word that starts with one is a path.
-const FOLDERS: &str = ".ci/ cli/ clients/ compare/ crates/ docs/ experiments/ fuzz/ xtask/";
+const FOLDERS: &str = ".ci/ cli/ clients/ compare/ crates/ docs/ experiments/ fuzz/ models/ xtask/";
 
 /// Paths that begin with one of these names are another library's.
 const LIBRARIES: &str = "std core alloc tokio tonic rustls libc clap mio parking_lot";
@@ -26,7 +26,7 @@ const OWN_PROGRAMS: [&str; 5] = ["shoal", "./shoal", "experiments", "cargo x", "
 
 /// Folders of the programs that define options.
 const OPTIONS: &str = ".ci/ cli/src/ clients/ compare/src/ crates/bench/src/ crates/buffer/src/bin/ \
-    experiments/ schedules/ xtask/src/";
+    experiments/ models/ schedules/ xtask/src/";
 
 pub(super) fn check(tree: &Tree, exceptions: &Exceptions) -> Vec<Finding> {
     let known = Known::read(tree, exceptions);
