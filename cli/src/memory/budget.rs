@@ -52,6 +52,9 @@ const REDIS_MIN: u64 = 9 * MIB;
 /// Minimum room of one command or answer: a value of 4 MiB and its key.
 const REDIS_COMMAND_MIN: u64 = 5 * MIB;
 
+/// Divisor of the total: the console's pages get no more than this share.
+const CONSOLE_SHARE: u64 = 64;
+
 /// Maximum bytes of the values that one transaction reads: they take room of commands and answers.
 const LOOKS_MAX: u64 = 64 * MIB;
 
@@ -278,7 +281,10 @@ fn parts(wanted: &Wanted) -> [Part; 6] {
         Part { min: MIB, max: short_values_of(most), weight: 1 },
         connections(wanted.tls),
         match wanted.console {
-            true => Part { min: CONSOLE_MIN, max: CONSOLE_MAX, weight: 1 },
+            true => {
+                let max = (wanted.total / CONSOLE_SHARE).clamp(CONSOLE_MIN, CONSOLE_MAX);
+                Part { min: CONSOLE_MIN, max, weight: 1 }
+            }
             false => Part { min: 0, max: 0, weight: 1 },
         },
     ]

@@ -245,9 +245,8 @@ fn the_console_over_tls_has_secure_sessions_and_warns_of_the_end_of_its_certific
     serve.args(["--console", "127.0.0.1:0", "--metrics", "127.0.0.1:0", "--key-file", &file]);
     serve.args(["--tls-cert", &path("cert.pem"), "--tls-key", &path("key.pem"), "--data", &path("data")]);
     let mut server = Process::start(serve);
-    server.says("gRPC  https://");
-    let console = server.says("Console https://");
-    let metrics = server.says("Metrics http://");
+    let [_, console, metrics] =
+        ["gRPC  https://", "Console https://", "Metrics http://"].map(|start| server.says(start));
     let metrics = metrics.strip_suffix("/metrics").unwrap();
     let client = Trusting::new(&root);
     let pages = client.ask(&console, ("GET", "/"), "", "");

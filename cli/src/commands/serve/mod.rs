@@ -67,7 +67,6 @@ pub(crate) async fn run(arguments: Arguments, log: Option<String>) -> anyhow::Re
     let stop_thread = Arc::new(StopThread::start()?);
     warn_of_settings(&settings);
     let security = Security::new(settings.credentials.read()?);
-    metrics.set_security(security.clone());
     let of_s3 = s3_keys::security(&settings, &security)?;
     let mut frontends = Frontends::bind(&settings, (&security, &of_s3), &metrics).await?;
     let listener = settings.watch.bind().await?;

@@ -84,7 +84,7 @@ export function CellPanel(props: { space: Space; cell: number; onClose: () => vo
   );
 }
 
-// What is in the cell: the free runs and the log are those of now, pages and values those of the last census.
+// The runs of the cell by kind: the free runs and the log are those of now, pages and values those of the last census.
 function Kinds(props: { cell: Cell; number: number; blockBytes: number }) {
   const { cell } = props;
   const data = Math.max(0, cell.used_blocks - cell.log_blocks - cell.image_blocks);

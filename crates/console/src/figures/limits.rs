@@ -1,4 +1,4 @@
-//! The memory of the figures, and what fits into it. The server's division of its memory has a part for it.
+//! The memory of the figures, and their bounds within it. The server's division of its memory has a part for it.
 
 use shoal_engine::CENSUS_BUCKETS_MAX;
 

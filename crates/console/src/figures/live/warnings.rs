@@ -357,13 +357,13 @@ mod tests {
             found.map(|warning| (warning.text, warning.severe))
         };
         let now_s = NOW_NS / 1_000_000_000;
-        let says = |text: &str, severe| Some((format!("the TLS certificate {text}"), severe));
+        let warning = |text: &str, severe| Some((format!("the TLS certificate {text}"), severe));
         assert_eq!(said(now_s + 21 * 86_400 + 1), None);
-        assert_eq!(said(now_s + 21 * 86_400), says("expires in 21 days", false));
-        assert_eq!(said(now_s + 86_400), says("expires in 1 day", false));
-        assert_eq!(said(now_s + 1), says("expires in 0 days", false));
-        assert_eq!(said(now_s), says("has expired 0 days ago", true));
-        assert_eq!(said(now_s - 2 * 86_400), says("has expired 2 days ago", true));
+        assert_eq!(said(now_s + 21 * 86_400), warning("expires in 21 days", false));
+        assert_eq!(said(now_s + 86_400), warning("expires in 1 day", false));
+        assert_eq!(said(now_s + 1), warning("expires in 0 days", false));
+        assert_eq!(said(now_s), warning("has expired 0 days ago", true));
+        assert_eq!(said(now_s - 2 * 86_400), warning("has expired 2 days ago", true));
     }
 
     #[test]

@@ -189,7 +189,7 @@ impl Shared {
     /// Walks to the end. Returns `None` if the walk was cancelled or the store closed; then another one may be running already.
     fn walk(&self, mut census: Census, store: Store) -> Option<Census> {
         loop {
-            let began_ns = self.clock.monotonic_ns();
+            let started_ns = self.clock.monotonic_ns();
             let Ok(is_over) = block_on(store.census_some(&mut census)) else {
                 self.state.lock().running = None;
                 return None;
@@ -197,7 +197,7 @@ impl Shared {
             if is_over {
                 return Some(census);
             }
-            let took_ns = self.clock.monotonic_ns().saturating_sub(began_ns);
+            let took_ns = self.clock.monotonic_ns().saturating_sub(started_ns);
             if !self.rest(Duration::from_nanos(took_ns) * REST_FACTOR, &census) {
                 return None;
             }
