@@ -53,7 +53,7 @@ const REDIS_MIN: u64 = 9 * MIB;
 const REDIS_COMMAND_MIN: u64 = 5 * MIB;
 
 /// Divisor of the total: the console's pages get no more than this share.
-const CONSOLE_SHARE: u64 = 64;
+const CONSOLE_SHARE: u64 = 256;
 
 /// Maximum bytes of the values that one transaction reads: they take room of commands and answers.
 const LOOKS_MAX: u64 = 64 * MIB;

@@ -349,7 +349,7 @@ impl Security {
         self.with(Credentials::is_encrypted)
     }
 
-    /// The second of the Unix epoch up to which the certificates are valid that new connections get: the first of the chain that ends counts.
+    /// The second of the Unix epoch up to which the certificates are valid that new connections get: the first of the chain that expires counts.
     /// `None` without TLS, or if no certificate has an end in a known format.
     #[must_use]
     pub fn certificate_end_s(&self) -> Option<u64> {

@@ -349,7 +349,7 @@ mod tests {
         }
     }
 
-    /// The blocks of all kinds together are those that the allocator has given out.
+    /// The blocks of all kinds together are those that the allocator has allocated.
     fn check(store: &Store, model: &Model) -> (Census, usize) {
         let (census, pieces) = census(store);
         assert_eq!(census.buckets, model.buckets());

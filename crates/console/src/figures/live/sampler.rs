@@ -120,7 +120,7 @@ impl Sampler {
         self.0.state.lock().samples.iter().cloned().collect()
     }
 
-    /// Ends the streams of all pages, the thread and a census; the store is released.
+    /// Stops the streams of all pages, the thread and a census; the store is released.
     pub(crate) fn stop(&self) {
         self.0.state.lock().is_stopped = true;
         self.0.stopped.notify_all();

@@ -16,7 +16,7 @@ use super::survey::part_blocks_of;
 
 /// The rests of the walk, as a multiple of the time of its work before.
 const REST_FACTOR: u32 = 9;
-/// A walk ends if no page has asked about it for this long.
+/// A walk stops if no page has asked about it for this long.
 const ASKED_WITHIN_NS: u64 = 10_000_000_000;
 
 /// A complete census.
@@ -137,7 +137,7 @@ impl CensusTaker {
         Ok(())
     }
 
-    /// Ends the walk that is under way.
+    /// Stops the walk that is under way.
     pub(crate) fn cancel(&self) {
         self.0.state.lock().is_cancelled = true;
         self.0.woken.notify_all();
@@ -165,7 +165,7 @@ impl CensusTaker {
         drop(taken);
     }
 
-    /// Ends the walk, and starts no other one: the server stops.
+    /// Stops the walk, and starts no other one: the server stops.
     pub(crate) fn stop(&self) {
         self.0.state.lock().is_stopped = true;
         self.0.woken.notify_all();
