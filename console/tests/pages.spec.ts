@@ -95,6 +95,41 @@ test("a cell of the device opens with its free runs, by mouse and by keys", asyn
   await accessible(page);
 });
 
+test("pages, packed runs and extents are told apart on demand", async ({ page }) => {
+  await client.must("PUT", "/s3/photos/film.bin", "x".repeat(300_000));
+  await open(page, server.base, "device");
+  const map = page.locator(".panel", { has: page.locator(".map canvas") });
+  await map.getByText("Kind", { exact: true }).click();
+  await expect(map).toContainText("only the trees know");
+  await expect(map).not.toContainText("Extents");
+  await map.getByRole("button", { name: "Read the trees" }).click();
+  await expect(map).toContainText(/Pages, packed runs and extents as of .*\d\d:\d\d:\d\d/, { timeout: 20_000 });
+  // Within seconds an apply has the object in the trees.
+  await expect(async () => {
+    await map.getByRole("button", { name: "Read again" }).click();
+    await expect(map.locator(".legend")).toContainText("Extents", { timeout: 4000 });
+  }).toPass({ timeout: 40_000 });
+  await accessible(page);
+  // The first cell has superblocks only.
+  await page.locator(".map canvas").focus();
+  await page.keyboard.press("ArrowRight");
+  await page.keyboard.press("Enter");
+  const kinds = page.getByLabel("Runs of cell 0 by kind");
+  await expect(kinds.getByRole("row", { name: /^Superblocks and space image/ })).toBeVisible();
+  await expect(kinds.getByRole("row")).toHaveCount(2);
+});
+
+test("sizes of buckets are estimated all at once", async ({ page }) => {
+  await open(page, server.base, "objects");
+  const row = page.getByRole("row", { name: /photos/ });
+  await page.getByRole("button", { name: /Estimate all sizes|Read again/ }).click();
+  await expect(row).toContainText(/≈ .* · ≈ [\d,]+ objects/, { timeout: 20_000 });
+  await expect(page.locator("main")).toContainText(/Sizes with ≈ are those of/);
+  await row.getByRole("button", { name: "Count exactly" }).click();
+  await expect(row).toContainText(/[\d,]+ objects/);
+  await accessible(page);
+});
+
 test("every page is reached by the keyboard alone", async ({ page }) => {
   await open(page, server.base, "overview");
   await page.keyboard.press("Tab");

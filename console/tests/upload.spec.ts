@@ -77,6 +77,58 @@ test("an upload goes on after the server was restarted", async ({ page }) => {
   expect(await sumOf("restart.bin")).toBe(sum);
 });
 
+test("a continued upload does not replace an object of another client without a question", async ({ page }) => {
+  test.setTimeout(180_000);
+  const { path, sum } = make("contested.bin", 48);
+  const list = page.locator(".uploads");
+  // The object is there: the question is a refused request of the browser.
+  expected.push(/412/, /404/);
+  await open(page, server.base, "objects/films/");
+  await page.getByLabel("Upload files").setInputFiles(path);
+  await expect(list).toContainText(/Sending · \d+(\.\d+)? MiB/, { timeout: 60_000 });
+  await page.getByRole("button", { name: "Stop the upload of contested.bin" }).click();
+  await expect(list).toContainText("Stopped");
+  await client.must("PUT", "/s3/films/contested.bin", "of another client");
+  let parts = 0;
+  page.on("request", (request) => {
+    if (request.method() === "PUT" && request.url().includes("partNumber")) parts += 1;
+  });
+  await list.getByRole("button", { name: "Resume" }).click();
+  await expect(list).toContainText("A name that exists");
+  expect(parts).toBe(0);
+  expect(await client.must("GET", "/s3/films/contested.bin")).toBe("of another client");
+  await list.getByRole("button", { name: "Replace" }).click();
+  await expect(list).toContainText("1 of 1 uploaded", { timeout: 60_000 });
+  expect(await sumOf("contested.bin")).toBe(sum);
+});
+
+test("an object that arrives before an upload in parts is complete is kept until its replacement is chosen", async ({ page }) => {
+  test.setTimeout(180_000);
+  const { path, sum } = make("raced.bin", 24);
+  const list = page.locator(".uploads");
+  expected.push(/412/, /404/);
+  let stored = false;
+  await page.route(/raced\.bin\?uploadId=/, async (route) => {
+    if (route.request().method() === "POST" && !stored) {
+      stored = true;
+      await client.must("PUT", "/s3/films/raced.bin", "of another client");
+    }
+    await route.continue();
+  });
+  await open(page, server.base, "objects/films/");
+  await page.getByLabel("Upload files").setInputFiles(path);
+  await expect(list).toContainText("A name that exists", { timeout: 60_000 });
+  expect(await client.must("GET", "/s3/films/raced.bin")).toBe("of another client");
+  let parts = 0;
+  page.on("request", (request) => {
+    if (request.method() === "PUT" && request.url().includes("partNumber")) parts += 1;
+  });
+  await list.getByRole("button", { name: "Replace" }).click();
+  await expect(list).toContainText("1 of 1 uploaded", { timeout: 60_000 });
+  expect(parts).toBe(0);
+  expect(await sumOf("raced.bin")).toBe(sum);
+});
+
 test("a broken-off upload is discarded", async ({ page }) => {
   test.setTimeout(120_000);
   const { path } = make("dropped.bin", 64);

@@ -8,6 +8,7 @@
 //! The parts are memory *taken*, which is more than the bytes that a frontend counts: a value is in memory as received and as written to
 //! the device, and the allocator keeps some freed memory. The factors are measured (`docs/operate/sizing.md`).
 
+use shoal_console::{MEMORY_BYTES_MAX as CONSOLE_MAX, MEMORY_BYTES_MIN as CONSOLE_MIN};
 use shoal_metrics::MemoryParts;
 use shoal_redis::{HARD_FACTOR, RedisLimits};
 use shoal_server::ServerLimits;
@@ -51,6 +52,9 @@ const REDIS_MIN: u64 = 9 * MIB;
 /// Minimum room of one command or answer: a value of 4 MiB and its key.
 const REDIS_COMMAND_MIN: u64 = 5 * MIB;
 
+/// Divisor of the total: the console's pages get no more than this share.
+const CONSOLE_SHARE: u64 = 256;
+
 /// Maximum bytes of the values that one transaction reads: they take room of commands and answers.
 const LOOKS_MAX: u64 = 64 * MIB;
 
@@ -72,6 +76,8 @@ pub(crate) struct Wanted {
     pub(crate) memtable: Option<u64>,
     /// Whether the Redis frontend is on.
     pub(crate) redis: bool,
+    /// Whether the console is on.
+    pub(crate) console: bool,
     /// Whether connections are encrypted.
     pub(crate) tls: bool,
     pub(crate) cores: u64,
@@ -101,6 +107,8 @@ pub(crate) struct MemoryBudget {
     redis: u64,
     pub(crate) short_values: u64,
     connections: u64,
+    /// The history, the map and the census of the console's pages.
+    pub(crate) console: u64,
     /// The program, and backups.
     fixed: u64,
     slack: u64,
@@ -129,7 +137,7 @@ impl MemoryBudget {
             let needed = least.saturating_add(least.div_ceil(SLACK_SHARE - 1)).saturating_add(1);
             return Err(TooLittle { needed: needed.checked_next_multiple_of(MIB).unwrap_or(u64::MAX) });
         };
-        let [store, grpc, redis, short_values, connections] = share(parts, rest);
+        let [store, grpc, redis, short_values, connections, console] = share(parts, rest);
         let cache = wanted.cache.unwrap_or_else(|| cache_within(wanted, store));
         let short_values = short_values.min(short_values_of(cache));
         let memtable = memtable_of(wanted, cache);
@@ -146,6 +154,7 @@ impl MemoryBudget {
             redis,
             short_values,
             connections,
+            console,
             fixed,
             slack,
         })
@@ -207,13 +216,14 @@ impl MemoryBudget {
     }
 
     /// The parts and their names; together at most the total.
-    pub(crate) fn parts(&self) -> [(&'static str, u64); 7] {
+    pub(crate) fn parts(&self) -> [(&'static str, u64); 8] {
         [
             ("store", self.store),
             ("gRPC", self.grpc),
             ("Redis", self.redis),
             ("short values", self.short_values),
             ("connections", self.connections),
+            ("console", self.console),
             ("program", self.fixed),
             ("slack", self.slack),
         ]
@@ -250,7 +260,7 @@ fn connections(tls: bool) -> Part {
 }
 
 /// The parts in the order of [`MemoryBudget::divide`].
-fn parts(wanted: &Wanted) -> [Part; 5] {
+fn parts(wanted: &Wanted) -> [Part; 6] {
     let store = |cache: u64| store_bytes(wanted, cache);
     let (least, most) = (wanted.cache.unwrap_or(CACHE_MIN), wanted.cache.unwrap_or(CACHE_MAX));
     let grpc_min = grpc_bytes(GRPC_MIN, GRPC_WAITING_MIN);
@@ -270,6 +280,13 @@ fn parts(wanted: &Wanted) -> [Part; 5] {
         Part { min: redis(REDIS_MIN), max: redis(redis_max), weight: 3 },
         Part { min: MIB, max: short_values_of(most), weight: 1 },
         connections(wanted.tls),
+        match wanted.console {
+            true => {
+                let max = (wanted.total / CONSOLE_SHARE).clamp(CONSOLE_MIN, CONSOLE_MAX);
+                Part { min: CONSOLE_MIN, max, weight: 1 }
+            }
+            false => Part { min: 0, max: 0, weight: 1 },
+        },
     ]
 }
 
@@ -366,19 +383,20 @@ mod tests {
     use super::*;
 
     fn wanted(total: u64) -> Wanted {
-        Wanted { total, cache: None, memtable: None, redis: true, tls: false, cores: 2 }
+        Wanted { total, cache: None, memtable: None, redis: true, console: true, tls: false, cores: 2 }
     }
 
     fn any_wanted() -> impl Strategy<Value = Wanted> {
         let total = prop_oneof![0..GIB, 0..64 * GIB, any::<u64>()];
         let cache = prop::option::of(prop_oneof![0..64 * MIB, 0..8 * GIB, any::<u64>()]);
         let memtable = prop::option::of(prop_oneof![0..64 * MIB, any::<u64>()]);
-        (total, cache, memtable, any::<(bool, bool)>(), 1..256_u64).prop_map(
-            |(total, cache, memtable, (redis, tls), cores)| Wanted {
+        (total, cache, memtable, any::<(bool, bool, bool)>(), 1..256_u64).prop_map(
+            |(total, cache, memtable, (redis, console, tls), cores)| Wanted {
                 total,
                 cache,
                 memtable,
                 redis,
+                console,
                 tls,
                 cores,
             },
@@ -400,6 +418,8 @@ mod tests {
             };
             let sum: u64 = budget.parts().iter().map(|(_, bytes)| bytes).sum();
             prop_assert!(sum <= budget.total, "{budget:?}");
+            let least = if wanted.console { CONSOLE_MIN } else { 0 };
+            prop_assert!((least..=CONSOLE_MAX).contains(&budget.console), "{budget:?}");
             prop_assert!(budget.cache >= wanted.cache.unwrap_or(CACHE_MIN));
             prop_assert!(store_bytes(&wanted, budget.cache) <= budget.store, "{budget:?}");
             let grpc = budget.grpc_limits();

@@ -5,8 +5,16 @@ use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::process::Stdio;
+use std::sync::Arc;
+use std::time::Duration;
 
+use rcgen::ExtendedKeyUsagePurpose;
 use serde_json::{Value, json};
+use shoal_testkit::certificates::{Identity, RootCertificate};
+use shoal_testkit::wait::eventually;
+use tokio_rustls::rustls::crypto::ring;
+use tokio_rustls::rustls::pki_types::ServerName;
+use tokio_rustls::rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 
 use crate::credentials::key_of;
 use crate::harness::{Process, command, run, text_of};
@@ -26,7 +34,16 @@ struct Answer {
 }
 
 fn exchange(address: &str, method: &str, path: &str, headers: &str, body: &str) -> Answer {
-    let mut stream = TcpStream::connect(address).unwrap();
+    exchange_on(TcpStream::connect(address).unwrap(), address, (method, path), headers, body)
+}
+
+fn exchange_on(
+    mut stream: impl Read + Write,
+    address: &str,
+    (method, path): (&str, &str),
+    headers: &str,
+    body: &str,
+) -> Answer {
     let head = format!(
         "{method} {path} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\ncontent-length: {}\r\n{headers}\r\n{body}",
         body.len()
@@ -166,4 +183,101 @@ fn the_address_of_the_console_is_refused_or_given_up() {
     server.says("gRPC  http://");
     let log = server.stop_and_read();
     assert!(log.contains("the console is off: another program listens on 127.0.0.1:7414"), "{log}");
+}
+
+/// A client that trusts one root.
+struct Trusting(Arc<ClientConfig>);
+
+impl Trusting {
+    fn new(root: &RootCertificate) -> Self {
+        let mut roots = RootCertStore::empty();
+        roots.add(root.der().clone()).unwrap();
+        let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+            .with_safe_default_protocol_versions()
+            .unwrap();
+        Self(Arc::new(config.with_root_certificates(roots).with_no_client_auth()))
+    }
+
+    fn dial(&self, address: &str) -> StreamOwned<ClientConnection, TcpStream> {
+        let name = ServerName::try_from("localhost").unwrap();
+        let session = ClientConnection::new(Arc::clone(&self.0), name).unwrap();
+        StreamOwned::new(session, TcpStream::connect(address).unwrap())
+    }
+
+    fn ask(&self, address: &str, request: (&str, &str), headers: &str, body: &str) -> Answer {
+        exchange_on(self.dial(address), address, request, headers, body)
+    }
+
+    /// The names of the warnings in the newest figures.
+    fn warnings(&self, address: &str, cookie: &str) -> Vec<String> {
+        let mut stream = self.dial(address);
+        let head = format!("GET /api/live HTTP/1.1\r\nhost: {address}\r\ncookie: {cookie}\r\n\r\n");
+        stream.write_all(head.as_bytes()).unwrap();
+        let (mut text, mut piece) = (String::new(), [0; 4_096]);
+        while !text.contains("\n\n") {
+            let count = stream.read(&mut piece).unwrap();
+            assert!(count > 0, "{text}");
+            text.push_str(str::from_utf8(&piece[..count]).unwrap());
+        }
+        let event = text.split_once("data: ").unwrap().1.split_once("\n\n").unwrap().0;
+        let sample: Value = serde_json::from_str(event).unwrap();
+        let warnings = sample["health"]["warnings"].as_array().unwrap();
+        warnings.iter().map(|warning| warning["id"].as_str().unwrap().to_owned()).collect()
+    }
+}
+
+/// A certificate for `localhost` that ends after `days` days.
+fn certificate(root: &RootCertificate, days: u64) -> Identity {
+    root.sign("localhost", |params| {
+        params.extended_key_usages.push(ExtendedKeyUsagePurpose::ServerAuth);
+        params.not_after = (std::time::SystemTime::now() + Duration::from_secs(days * 86_400)).into();
+    })
+}
+
+#[test]
+fn the_console_over_tls_has_secure_sessions_and_warns_of_the_end_of_its_certificate() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| text_of(&folder.path().join(name)).to_owned();
+    let (root, file) = (RootCertificate::new(), path("shoal.keys"));
+    certificate(&root, 10).write_to(folder.path()).unwrap();
+    let (id, secret) = key_of(&run(&["key", "create", "--allow", "admin *", "--json", "--key-file", &file]));
+    let mut serve = command(&["serve", "--listen", "127.0.0.1:0", "--size", "256M", "--cache", "16M"]);
+    serve.args(["--console", "127.0.0.1:0", "--metrics", "127.0.0.1:0", "--key-file", &file]);
+    serve.args(["--tls-cert", &path("cert.pem"), "--tls-key", &path("key.pem"), "--data", &path("data")]);
+    let mut server = Process::start(serve);
+    let [_, console, metrics] =
+        ["gRPC  https://", "Console https://", "Metrics http://"].map(|start| server.says(start));
+    let metrics = metrics.strip_suffix("/metrics").unwrap();
+    let client = Trusting::new(&root);
+    let pages = client.ask(&console, ("GET", "/"), "", "");
+    assert!(pages.status == 200 && pages.body.contains("<script"), "{}", pages.body);
+    assert_eq!(client.ask(&console, ("GET", "/api/session"), "", "").status, 401);
+    let credentials = json!({ "id": id, "secret": secret }).to_string();
+    let signed_in =
+        client.ask(&console, ("POST", "/api/session"), "content-type: application/json\r\n", &credentials);
+    let cookie = signed_in.head.lines().find_map(|line| line.strip_prefix("set-cookie: ")).unwrap();
+    assert!(cookie.starts_with("__Host-shoal_session=") && cookie.ends_with("; Secure"), "{cookie}");
+    let cookie = cookie.split(';').next().unwrap();
+    let session = client.ask(&console, ("GET", "/api/session"), &format!("cookie: {cookie}\r\n"), "");
+    assert_eq!(session.field("identity"), format!("the key {id}"));
+    // Another root, and plain text.
+    let head = b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n";
+    assert!(Trusting::new(&RootCertificate::new()).dial(&console).write_all(head).is_err());
+    let mut plain = TcpStream::connect(&console).unwrap();
+    plain.write_all(head).unwrap();
+    let mut answer = Vec::new();
+    let _ = plain.read_to_end(&mut answer);
+    assert!(!answer.starts_with(b"HTTP/"), "{}", String::from_utf8_lossy(&answer));
+
+    assert_eq!(client.warnings(&console, cookie), ["certificate_expires"]);
+    let end_s = || {
+        let text = exchange(metrics, "GET", "/metrics", "", "").body;
+        let line = text.lines().find_map(|line| line.strip_prefix("shoal_tls_certificate_expires_seconds "));
+        line.unwrap().parse::<f64>().unwrap()
+    };
+    let before = end_s();
+    certificate(&root, 90).write_to(folder.path()).unwrap();
+    eventually("the new certificate is in force", || end_s() > before + 79.0 * 86_400.0);
+    eventually("the warning goes", || client.warnings(&console, cookie).is_empty());
+    server.stop();
 }

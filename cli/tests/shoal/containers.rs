@@ -30,6 +30,8 @@ const SHORT: u64 = 4;
 /// The longest value is 4 MiB.
 const LONG_BYTES: usize = 4_000_000;
 const KEYS: u64 = 12;
+/// Open pages of the console.
+const PAGES: usize = 10;
 /// Commands of `shoal` that run at the same time.
 const IMPORTS: usize = 3;
 const FILES: usize = 12;
@@ -262,13 +264,55 @@ fn watch(server: &mut Frontends, bytes: u64, wanted: Duration) -> u64 {
     peak
 }
 
+/// Pages of the console that stay open until the end: streams of figures, and maps and censuses, all as fine as they can be. Returns the number of
+/// bytes that they got.
+fn pages(address: &str, seen: &Seen) -> u64 {
+    let open = |method: &str, path: &str, headers: &str| {
+        let mut stream = TcpStream::connect(address).expect("the server is gone");
+        stream.set_read_timeout(Some(ANSWER_MAX)).unwrap();
+        let head = format!("{method} {path} HTTP/1.1\r\nhost: {address}\r\n{headers}\r\n");
+        stream.write_all(head.as_bytes()).unwrap();
+        stream
+    };
+    let ask = |method: &str, path: &str, headers: &str| {
+        let headers = format!("connection: close\r\ncontent-length: 0\r\n{headers}");
+        let mut answer = String::new();
+        // A connection may be refused if there is no room.
+        let _ = open(method, path, &headers).read_to_string(&mut answer);
+        answer
+    };
+    let session = ask("GET", "/api/session", "");
+    let csrf =
+        session.split("\"csrf\":\"").nth(1).and_then(|rest| rest.split('"').next()).unwrap_or_default();
+    let csrf = format!("x-shoal-csrf: {csrf}\r\n");
+    let mut streams: Vec<TcpStream> = (0..PAGES).map(|_| open("GET", "/api/live", "")).collect();
+    let (mut got, mut piece) = (0, vec![0; 64 << 10]);
+    while !seen.end.load(Ordering::Relaxed) {
+        for stream in &mut streams {
+            match stream.read(&mut piece) {
+                Ok(count) if count > 0 => got += count as u64,
+                // It is not served for want of room.
+                _ => *stream = open("GET", "/api/live", ""),
+            }
+        }
+        for path in ["/api/space?cells=16384", "/api/history", "/api/census?buckets=true"] {
+            got += ask("GET", path, "").len() as u64;
+        }
+        ask("POST", "/api/census", &csrf);
+    }
+    got
+}
+
 fn survives(bytes: u64, source: &Path, folder: &Path, wanted: Duration) {
     let data: PathBuf = folder.join(format!("data{}", bytes / MIB));
     let group = Group::of(&format!("shoal-test-{}-{}", std::process::id(), bytes / MIB), bytes);
-    let mut server = Frontends::start(server(&data, bytes, group.as_ref()));
+    let mut command = server(&data, bytes, group.as_ref());
+    command.args(["--console", "127.0.0.1:0"]);
+    let mut server = Frontends::start(command);
     let (seen, address) = (Seen::default(), server.resp_address());
+    let console = server.child.says("Console http://");
     let url = server.grpc.trim().to_owned();
-    let (peak, ran) = std::thread::scope(|scope| {
+    let (peak, ran, shown) = std::thread::scope(|scope| {
         let seen = &seen;
         let clients: Vec<_> = (0..LONG + SHORT)
             .map(|id| {
@@ -278,6 +322,7 @@ fn survives(bytes: u64, source: &Path, folder: &Path, wanted: Duration) {
         let url = &url;
         let ran: Vec<_> =
             (0..IMPORTS).map(|id| scope.spawn(move || commands(url, source, id, seen))).collect();
+        let looks = scope.spawn(|| pages(&console, seen));
         // Also after a panic: the clients see the end.
         struct End<'a>(&'a AtomicBool);
         impl Drop for End<'_> {
@@ -290,22 +335,23 @@ fn survives(bytes: u64, source: &Path, folder: &Path, wanted: Duration) {
         drop(end);
         let ran: u64 = ran.into_iter().map(|thread| thread.join().unwrap()).sum();
         clients.into_iter().for_each(|client| client.join().unwrap());
-        (peak, ran)
+        (peak, ran, looks.join().unwrap())
     });
     let count = |count: &AtomicU64| count.load(Ordering::Relaxed);
     println!(
-        "{} MiB ({}): {} commands of Redis clients, {} refused, {} connections closed, {ran} imports, backups and listings; \
-         at most {:.1} MiB",
+        "{} MiB ({}): {} commands of Redis clients, {} refused, {} connections closed, {ran} imports, backups and listings, \
+         {:.1} MiB for {PAGES} pages; at most {:.1} MiB",
         bytes / MIB,
         if group.is_some() { "control group" } else { "measured" },
         count(&seen.done),
         count(&seen.refused),
         count(&seen.closed),
+        mib(shown),
         mib(peak),
     );
     assert!(peak <= bytes, "{peak} bytes at the peak");
     assert_eq!(count(&seen.closed), 0, "clients that take their answers are not closed");
-    assert!(count(&seen.done) > 100 && ran > 0, "there was load");
+    assert!(count(&seen.done) > 100 && ran > 0 && shown > 0, "there was load");
     let stat = run(&["stat", "--server", &url]);
     assert_eq!(stat.code, 0, "{}", stat.stderr);
     server.stop();

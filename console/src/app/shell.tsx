@@ -72,7 +72,9 @@ function skip(event: Event): void {
 function Side(props: { page: Page }) {
   const who = session.value;
   const sample = latest.value;
-  const mood = stopped.value ? "bad" : sample && !sample.health.ready ? "bad" : sample && sample.health.warnings.length > 0 ? "warn" : "good";
+  const warnings = sample?.health.warnings ?? [];
+  const severe = stopped.value || (sample && !sample.health.ready) || warnings.some((warning) => warning.severe);
+  const mood = severe ? "bad" : warnings.length > 0 ? "warn" : "good";
   return (
     <header class="side">
       <a class="brand" href="#/overview">

@@ -189,12 +189,14 @@ export async function parts(bucket: string, key: string, upload: string): Promis
   return found;
 }
 
-export async function completeUpload(bucket: string, key: string, upload: string, list: Part[]): Promise<void> {
+// Throws with the status 412 if there is an object, unless it is to be replaced: the store decides that together with the write.
+export async function completeUpload(bucket: string, key: string, upload: string, list: Part[], replace: boolean): Promise<void> {
   const body = list
     .map((part) => `<Part><PartNumber>${part.number}</PartNumber><ETag>${escape(part.etag)}</ETag></Part>`)
     .join("");
   const answer = await call(path(bucket, key, { uploadId: upload }), {
     method: "POST",
+    headers: replace ? {} : { "if-none-match": "*" },
     body: `<CompleteMultipartUpload>${body}</CompleteMultipartUpload>`,
   });
   const said = await answer.text();

@@ -21,6 +21,8 @@ export interface Session {
 
 export interface Warning {
   id: string;
+  // Requests fail because of it.
+  severe: boolean;
   text: string;
   action: string;
   docs: string;
@@ -138,9 +140,25 @@ export interface Space {
   bucket?: number[];
   buckets?: string[];
   closed: number[];
+  // The time of the census that knows pages, packed runs and extents.
+  census_ms?: number;
   // False until the server has walked over all groups once.
   runs_are_complete?: boolean;
   runs_by_size: RunClass[];
+}
+
+export interface Census {
+  running: boolean;
+  // So far.
+  pages: number;
+  objects: number;
+  taken: {
+    started_ms: number;
+    ended_ms: number;
+    objects: number;
+    buckets?: { name: string; objects: number; bytes: number }[];
+    others: { objects: number; bytes: number };
+  } | null;
 }
 
 export interface SlowRequest {

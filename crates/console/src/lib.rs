@@ -29,6 +29,7 @@ mod server;
 mod session;
 mod state;
 
+pub use figures::limits::{MEMORY_BYTES_MAX, MEMORY_BYTES_MIN};
 pub use keys::{KeyBook, KeyBookError, KeyChange};
 pub use options::{ConsoleOptions, ConsoleParts, ConsoleSources};
 pub use server::{ConsoleError, ConsoleServer};

@@ -10,6 +10,7 @@ use shoal_metrics::{Health, Metrics};
 use shoal_s3::S3Service;
 use shoal_server::{Backups, ReportSource};
 
+use crate::figures::limits::MEMORY_BYTES_MAX;
 use crate::keys::KeyBook;
 
 /// The options of the console.
@@ -27,6 +28,9 @@ pub struct ConsoleOptions {
     pub metrics: Arc<Metrics>,
     /// Bounds.
     pub limits: ServerLimits,
+    /// Memory of the figures, from [`MEMORY_BYTES_MIN`](crate::MEMORY_BYTES_MIN) to [`MEMORY_BYTES_MAX`](crate::MEMORY_BYTES_MAX): with less, the
+    /// history is shorter and the map is coarser.
+    pub memory_bytes: u64,
     /// Clock and randomness.
     pub environment: Environment,
 }
@@ -40,6 +44,7 @@ impl Default for ConsoleOptions {
             security: Security::default(),
             metrics: Arc::default(),
             limits: ServerLimits::default(),
+            memory_bytes: MEMORY_BYTES_MAX,
             environment: Environment::default(),
         }
     }

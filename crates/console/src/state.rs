@@ -10,6 +10,7 @@ use shoal_server::Backups;
 use tokio::sync::watch;
 
 use crate::assets::Assets;
+use crate::figures::limits::FigureLimits;
 use crate::figures::{Figures, Sources};
 use crate::keys::KeyBook;
 use crate::options::{ConsoleOptions, ConsoleParts, ConsoleSources};
@@ -45,12 +46,13 @@ impl ConsoleState {
         sessions: Sessions,
         drain: watch::Receiver<bool>,
     ) -> Self {
-        let ConsoleOptions { security, insecure, metrics, limits, environment, .. } = options;
+        let ConsoleOptions { security, insecure, metrics, limits, memory_bytes, environment, .. } = options;
         let ConsoleParts { store, objects, s3_url, keys, sources } = parts;
         let ConsoleSources { health, report, backups } = sources;
         let frontend = Arc::clone(metrics.console());
         let clock = Arc::clone(&environment.clock);
-        let figures = Figures::new(Sources { store: store.clone(), metrics, health, clock }, report);
+        let sources = Sources { store: store.clone(), metrics, health, clock };
+        let figures = Figures::new(sources, report, FigureLimits::within(memory_bytes));
         Self {
             store,
             objects,

@@ -82,6 +82,7 @@ pub use shoal_log::Waiting;
 pub use shoal_space::GroupState;
 pub use shoal_space_manager::OWN_SPACES_MAX;
 pub use store::Store;
+pub use store::census::{BucketSize, CENSUS_BUCKETS_MAX, Census, KindCount, PartKinds};
 pub use store::free_space::FreeRunIter;
 pub use store::last_backup::BackupNote;
 pub use store::space_plan::SpacePlan;

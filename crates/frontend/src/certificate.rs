@@ -26,9 +26,15 @@ pub fn name_of(certificate: &CertificateDer<'_>) -> Arc<str> {
 /// The time for which all of `chain` stay valid; `None` if no certificate has an end of validity in a known format.
 #[must_use]
 pub fn rest_of_life(chain: &[CertificateDer<'_>]) -> Option<Duration> {
-    let ends_s = chain.iter().filter_map(|certificate| not_after_s(certificate)).min()?;
+    let ends_s = end_s(chain)?;
     let now = Duration::from_nanos(SystemClock::default().wall_ns());
     Some(Duration::from_secs(ends_s).saturating_sub(now))
+}
+
+/// The second of the Unix epoch up to which all of `chain` are valid; `None` if no certificate has an end of validity in a known format.
+#[must_use]
+pub(crate) fn end_s(chain: &[CertificateDer<'_>]) -> Option<u64> {
+    chain.iter().filter_map(|certificate| not_after_s(certificate)).min()
 }
 
 /// The second of the Unix epoch up to which `certificate` is valid.

@@ -16,6 +16,7 @@ use rustls::{RootCertStore, ServerConfig};
 use tokio::sync::watch;
 
 use crate::access::{GrantSet, Keys, Known, NoKey, Principal, PrincipalId, grants_of_rights};
+use crate::certificate::end_s;
 
 /// Maximum number of known tokens: every request is compared with each.
 pub const TOKENS_MAX: usize = 64;
@@ -140,6 +141,8 @@ pub struct Credentials {
     tls: Option<Arc<ServerConfig>>,
     /// The same for protocols that are not negotiated in the handshake.
     tls_of_others: Option<Arc<ServerConfig>>,
+    /// The second of the Unix epoch up to which the server's certificates are valid.
+    certificate_end_s: Option<u64>,
     asks_certificates: bool,
     tokens: Tokens,
     /// None: there is no file of keys.
@@ -167,13 +170,15 @@ impl Credentials {
     ) -> Result<Self, BadCredentials> {
         let asks_certificates = tls.is_some_and(|tls| tls.client_roots.is_some());
         let certificate_is_optional = !tokens.is_empty() || keys.is_some();
-        let tls = tls.map(|tls| config(tls, certificate_is_optional).map(Arc::new)).transpose()?;
+        let configured = tls.map(|tls| config(tls, certificate_is_optional)).transpose()?;
+        let (tls, certificate_end_s) =
+            configured.map_or((None, None), |(tls, end_s)| (Some(Arc::new(tls)), end_s));
         let tls_of_others = tls.as_ref().map(|tls| {
             let mut config = ServerConfig::clone(tls);
             config.alpn_protocols.clear();
             Arc::new(config)
         });
-        Ok(Self { tls, tls_of_others, asks_certificates, tokens, keys })
+        Ok(Self { tls, tls_of_others, certificate_end_s, asks_certificates, tokens, keys })
     }
 
     /// Returns true if connections are encrypted.
@@ -237,7 +242,11 @@ impl Credentials {
     }
 }
 
-fn config(pem: &TlsPem, certificate_is_optional: bool) -> Result<ServerConfig, BadCredentials> {
+/// The configuration, and the end of the certificates.
+fn config(
+    pem: &TlsPem,
+    certificate_is_optional: bool,
+) -> Result<(ServerConfig, Option<u64>), BadCredentials> {
     let provider = Arc::new(ring::default_provider());
     let versions = if pem.allow_tls12 { &[&TLS13, &TLS12][..] } else { &[&TLS13] };
     let builder = ServerConfig::builder_with_provider(Arc::clone(&provider));
@@ -257,9 +266,10 @@ fn config(pem: &TlsPem, certificate_is_optional: bool) -> Result<ServerConfig, B
     };
     let key = PrivateKeyDer::from_pem_slice(&pem.key).map_err(bad("the private key"))?;
     let chain = certificates(&pem.certificates, "the certificate")?;
+    let certificate_end_s = end_s(&chain);
     let mut config = builder.with_single_cert(chain, key).map_err(bad("the certificate and its key"))?;
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
-    Ok(config)
+    Ok((config, certificate_end_s))
 }
 
 fn certificates(pem: &[u8], what: &str) -> Result<Vec<CertificateDer<'static>>, BadCredentials> {
@@ -337,6 +347,13 @@ impl Security {
     #[must_use]
     pub fn is_encrypted(&self) -> bool {
         self.with(Credentials::is_encrypted)
+    }
+
+    /// The second of the Unix epoch up to which the certificates are valid that new connections get: the first of the chain that expires counts.
+    /// `None` without TLS, or if no certificate has an end in a known format.
+    #[must_use]
+    pub fn certificate_end_s(&self) -> Option<u64> {
+        self.with(|credentials| credentials.certificate_end_s)
     }
 
     /// The TLS of a new HTTP connection; `None` for plain text.

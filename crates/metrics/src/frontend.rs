@@ -5,6 +5,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use shoal_base::{Clock, SystemClock};
+use shoal_frontend::Security;
 
 use crate::audit::AuditLog;
 use crate::request::{Operation, RefusalCause, RequestResult};
@@ -209,6 +210,7 @@ pub struct Metrics {
     frontends: [Arc<FrontendMetrics>; 4],
     audit: Option<Arc<AuditLog>>,
     memory: OnceLock<MemoryParts>,
+    security: OnceLock<Security>,
     slow_ns: u64,
     slow: Arc<SlowRing>,
 }
@@ -249,7 +251,15 @@ impl Metrics {
             Arc::new(FrontendMetrics::new(name, is_on, slow, logs.clone()))
         };
         let frontends = ["grpc", "redis", "s3", "console"].map(frontend);
-        Self { is_on, frontends, audit: logs.audit, memory: OnceLock::new(), slow_ns, slow }
+        Self {
+            is_on,
+            frontends,
+            audit: logs.audit,
+            memory: OnceLock::new(),
+            security: OnceLock::new(),
+            slow_ns,
+            slow,
+        }
     }
 
     /// The duration from which on a request is slow; none if none is.
@@ -285,6 +295,17 @@ impl Metrics {
     #[must_use]
     pub fn memory(&self) -> Option<&MemoryParts> {
         self.memory.get()
+    }
+
+    /// Sets the credentials of the server, once.
+    pub fn set_security(&self, security: Security) {
+        let _ = self.security.set(security);
+    }
+
+    /// The second of the Unix epoch up to which the server's TLS certificates in force are valid; `None` without TLS.
+    #[must_use]
+    pub fn certificate_end_s(&self) -> Option<u64> {
+        self.security.get()?.certificate_end_s()
     }
 
     /// The gRPC frontend.

@@ -41,6 +41,8 @@ pub(crate) struct Snapshot {
     stat: Option<Box<StoreStat>>,
     pub(crate) process: Usage,
     pub(crate) memory: MemoryParts,
+    /// The end of the TLS certificates, if there are some.
+    pub(crate) certificate_end_s: Option<u64>,
     /// Lines that the audit log lost, if there is one.
     pub(crate) audit_lost: Option<u64>,
 }
@@ -74,6 +76,7 @@ impl Source {
             stat: self.store.as_ref().map(|store| Box::new(store.stat())),
             process: Usage::now(),
             memory: self.metrics.memory().cloned().unwrap_or_default(),
+            certificate_end_s: self.metrics.certificate_end_s(),
             audit_lost: self.metrics.audit().map(AuditLog::lost),
         }
     }

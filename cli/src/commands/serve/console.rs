@@ -40,6 +40,7 @@ pub(super) fn bind(
         security: security.clone(),
         metrics: Arc::clone(metrics),
         limits: limits(settings),
+        memory_bytes: settings.memory.console,
         ..ConsoleOptions::default()
     };
     match ConsoleServer::bind(options) {

@@ -39,6 +39,7 @@ impl Frontends {
         (security, of_s3): (&Security, &Security),
         metrics: &Arc<Metrics>,
     ) -> anyhow::Result<Self> {
+        metrics.set_security(security.clone());
         let listen = resolve(&settings.listen, DEFAULT_LISTEN).await?;
         let server = bind(settings, security, metrics, &listen).await?;
         let redis = match &settings.resp {

@@ -255,7 +255,8 @@ fn memory(arguments: &Arguments) -> anyhow::Result<(MemoryBudget, Option<String>
     let total = given.or_else(default_memory).unwrap_or(DEFAULT_MEMORY).0;
     let (cache, memtable) = (cache.map(|size| size.0), memtable.map(|size| size.0));
     let tls = arguments.tls_cert.is_some();
-    let wanted = Wanted { total, cache, memtable, redis, tls, cores };
+    let console = arguments.console.as_deref() != Some("off");
+    let wanted = Wanted { total, cache, memtable, redis, console, tls, cores };
     match MemoryBudget::divide(&wanted) {
         Ok(budget) => Ok((budget, None)),
         Err(TooLittle { needed }) if given.is_none() && (cache.is_some() || memtable.is_some()) => {

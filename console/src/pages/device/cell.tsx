@@ -1,4 +1,4 @@
-// One cell: its free runs, as the allocator has them.
+// One cell: its runs by kind, and its free runs as the allocator has them.
 import { useEffect, useRef } from "preact/hooks";
 import { colour, palette } from "../../app/theme";
 import { bytes, count } from "../../data/format";
@@ -6,6 +6,7 @@ import type { Space } from "../../data/types";
 import { T } from "../../texts";
 import { Empty, Fault, Panel, Scroll } from "../../ui/parts";
 import { usePolled } from "../../ui/polled";
+import { kindName } from "./colours";
 import { describe } from "./map";
 
 interface Run {
@@ -13,10 +14,19 @@ interface Run {
   blocks: number;
 }
 
+interface Kind {
+  runs: number;
+  blocks: number;
+}
+
 interface Cell {
   start: number;
   blocks: number;
   free_blocks: number;
+  used_blocks: number;
+  log_blocks: number;
+  image_blocks: number;
+  kinds?: { pages: Kind; packed: Kind; extents: Kind };
   runs: Run[];
   more: boolean;
 }
@@ -42,6 +52,7 @@ export function CellPanel(props: { space: Space; cell: number; onClose: () => vo
       <p>{describe(space, cell)}</p>
       <Fault words={polled.words} retry={polled.again} />
       {found ? <Strip cell={found} /> : null}
+      {found ? <Kinds cell={found} number={cell} blockBytes={space.block_bytes} /> : null}
       {found && found.runs.length === 0 ? <Empty title={T.device.noRuns} /> : null}
       {found && found.runs.length > 0 ? (
         <Scroll label={T.device.freeRuns} class="short">
@@ -70,6 +81,47 @@ export function CellPanel(props: { space: Space; cell: number; onClose: () => vo
       ) : null}
       {found && found.runs.length > LISTED ? <p class="hint">{T.device.longest(LISTED, `${count(found.runs.length)}${found.more ? T.device.orMore : ""}`)}</p> : null}
     </Panel>
+  );
+}
+
+// The runs of the cell by kind: the free runs and the log are those of now, pages and values those of the last census.
+function Kinds(props: { cell: Cell; number: number; blockBytes: number }) {
+  const { cell } = props;
+  const data = Math.max(0, cell.used_blocks - cell.log_blocks - cell.image_blocks);
+  const { pages, packed, extents } = cell.kinds ?? {};
+  const known = (pages?.blocks ?? 0) + (packed?.blocks ?? 0) + (extents?.blocks ?? 0);
+  const rows: [string, Partial<Kind> | undefined][] = [
+    ["pages", pages],
+    ["packed", packed],
+    ["extents", extents],
+    [cell.kinds ? "unknown" : "data", { blocks: Math.max(0, data - known) }],
+    ["log", { blocks: cell.log_blocks }],
+    ["image", { blocks: cell.image_blocks }],
+    ["free", cell.more ? { blocks: cell.free_blocks } : { runs: cell.runs.length, blocks: cell.free_blocks }],
+  ];
+  return (
+    <Scroll label={T.device.byKindOf(count(props.number))}>
+      <table>
+        <thead>
+          <tr>
+            <th scope="col">{T.device.kind}</th>
+            <th scope="col" class="number">{T.device.runCount}</th>
+            <th scope="col" class="number">{T.objects.size}</th>
+          </tr>
+        </thead>
+        <tbody>
+          {rows.map(([name, kind]) =>
+            kind?.blocks ? (
+              <tr key={name}>
+                <td>{kindName(name)}</td>
+                <td class="number">{count(kind.runs)}</td>
+                <td class="number">{bytes(kind.blocks * props.blockBytes)}</td>
+              </tr>
+            ) : null,
+          )}
+        </tbody>
+      </table>
+    </Scroll>
   );
 }
 

@@ -10,6 +10,10 @@ const KINDS: Record<string, string> = {
   data: "--c1",
   log: "--c3",
   image: "--c2",
+  pages: "--c5",
+  packed: "--c6",
+  extents: "--c1",
+  unknown: "--muted",
 };
 const BUCKETS = ["--c1", "--c2", "--c3", "--c4", "--c5", "--c6"];
 export const SHADES = 9;
@@ -25,6 +29,16 @@ function shade(free: number): string {
   return free === 255 ? colour("--track") : mix(colour("--map-low"), colour("--map-high"), step);
 }
 
+// With a census, data are the used blocks that it does not know.
+export function kindsOf(space: Space): string[] {
+  const kinds = space.kinds ?? [];
+  return space.census_ms === undefined ? kinds : kinds.map((name) => (name === "data" ? "unknown" : name));
+}
+
+export function kindName(name: string): string {
+  return T.device.kinds[name as keyof typeof T.device.kinds] ?? name;
+}
+
 function kindColour(name: string): string {
   return colour(KINDS[name] ?? "--muted");
 }
@@ -36,7 +50,7 @@ function bucketColour(name: string | undefined, index: number): string {
 // One colour for each cell.
 export function cellColours(space: Space, colouring: Colouring): string[] {
   if (colouring === "kind" && space.kind && space.kinds) {
-    const table = space.kinds.map(kindColour);
+    const table = kindsOf(space).map(kindColour);
     return space.kind.map((kind) => table[kind] ?? colour("--muted"));
   }
   if (colouring === "bucket" && space.bucket && space.buckets) {
@@ -56,7 +70,7 @@ export interface LegendItem {
 export function legendOf(space: Space, colouring: Colouring): LegendItem[] {
   if (colouring === "kind" && space.kinds) {
     const seen = new Set(space.kind);
-    return space.kinds.flatMap((name, index) => (seen.has(index) ? [{ label: T.device.kinds[name as keyof typeof T.device.kinds] ?? name, colour: kindColour(name) }] : []));
+    return kindsOf(space).flatMap((name, index) => (seen.has(index) ? [{ label: kindName(name), colour: kindColour(name) }] : []));
   }
   if (colouring === "bucket" && space.buckets) {
     return space.buckets.slice(0, 24).map((name, index) => ({ label: name || T.device.shared, colour: bucketColour(name, index) }));

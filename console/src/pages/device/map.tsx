@@ -4,6 +4,7 @@ import { colour, palette } from "../../app/theme";
 import { bytes, count, percent } from "../../data/format";
 import type { Space } from "../../data/types";
 import { T } from "../../texts";
+import { kindName, kindsOf } from "./colours";
 
 interface Props {
   space: Space;
@@ -35,11 +36,11 @@ export function closedCells(space: Space): Set<number> {
 export function describe(space: Space, cell: number): string {
   const free = (space.free[cell] ?? 0) / 255;
   const start = cell * space.cell_blocks;
-  const kind = space.kind && space.kinds ? space.kinds[space.kind[cell] ?? -1] : undefined;
+  const kind = space.kind ? kindsOf(space)[space.kind[cell] ?? -1] : undefined;
   const bucket = space.bucket && space.buckets ? space.buckets[space.bucket[cell] ?? -1] : undefined;
   const parts = [
     T.device.cell(count(cell), bytes(start * space.block_bytes), percent(1 - free)),
-    kind ? (T.device.kinds[kind as keyof typeof T.device.kinds] ?? kind) : "",
+    kind ? kindName(kind) : "",
     bucket ? T.device.ofBucket(bucket) : "",
     closedCells(space).has(cell) ? T.device.emptied : "",
   ];

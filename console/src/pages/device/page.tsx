@@ -4,6 +4,7 @@ import { bytes, count, percent, rate } from "../../data/format";
 import { latest, window_ } from "../../data/live";
 import type { Space } from "../../data/types";
 import { T } from "../../texts";
+import { CensusLine, useCensus } from "../../ui/census";
 import { Chart } from "../../ui/chart";
 import { Choices, Fault, Legend, Panel, Stat } from "../../ui/parts";
 import { usePolled } from "../../ui/polled";
@@ -20,6 +21,7 @@ export function Device() {
   const narrow = innerWidth < 700;
   const polled = usePolled<Space>(sample ? `/api/space?cells=${narrow ? 1024 : 4096}` : null, EVERY_MS);
   const [colouring, setColouring] = useState<Colouring>("fill");
+  const census = useCensus(sample !== null && colouring === "kind", false);
   const [hover, setHover] = useState<number | null>(null);
   const [chosen, setChosen] = useState<number | null>(null);
   const past = useRef<RunsAt[]>([]);
@@ -62,6 +64,7 @@ export function Device() {
           <CellMap space={space} colours={cellColours(space, colouring)} hover={hover} chosen={chosen} onHover={setHover} onChoose={setChosen} />
           <p class="readout">{hover === null ? T.device.hint(bytes(space.cell_blocks * space.block_bytes)) : describe(space, hover)}</p>
           <Legend items={legendOf(space, colouring)} />
+          {colouring === "kind" ? <CensusLine work={census} texts={T.device.census} objects={objects.count} /> : null}
         </Panel>
       ) : null}
       {space && chosen !== null ? <CellPanel space={space} cell={chosen} onClose={() => setChosen(null)} /> : null}

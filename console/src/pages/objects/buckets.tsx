@@ -1,11 +1,13 @@
-// The buckets, with their sizes counted on demand: the store keeps no sums by bucket.
-import { useEffect, useState } from "preact/hooks";
-import { returns } from "../../app/session";
+// The buckets. The store keeps no sums by bucket: a listing counts one exactly, a census all about.
+import { useEffect, useRef, useState } from "preact/hooks";
+import { returns, seesFigures } from "../../app/session";
 import { objectsHref } from "../../app/router";
 import { bytes, count, time } from "../../data/format";
 import { wordsOf } from "../../data/http";
+import { latest } from "../../data/live";
 import { type Bucket, below, buckets, createBucket, deleteBucket } from "../../data/s3";
 import { T } from "../../texts";
+import { CensusLine, useCensus } from "../../ui/census";
 import { ActionDialog } from "../../ui/dialog";
 import { Empty, Fault, Panel, Scroll } from "../../ui/parts";
 import { say } from "../../ui/toasts";
@@ -14,6 +16,17 @@ interface Sum {
   objects: number;
   bytes: number;
   running: boolean;
+}
+
+interface About {
+  objects: number;
+  bytes: number;
+}
+
+interface Sizes {
+  of: Map<string, About>;
+  // Every bucket was counted apart.
+  all: boolean;
 }
 
 export function Buckets() {
@@ -31,6 +44,10 @@ export function Buckets() {
     }
   };
   useEffect(() => void load(), [returns.value]);
+  const census = useCensus(seesFigures(), true);
+  const kept = useRef<Sizes | null>(null);
+  const taken = census.value?.taken;
+  if (taken?.buckets) kept.current = { of: new Map(taken.buckets.map((size) => [size.name, size])), all: taken.others.objects === 0 };
 
   return (
     <>
@@ -44,6 +61,7 @@ export function Buckets() {
         }
       >
         <Fault words={words} retry={() => void load()} />
+        {list && list.length > 0 && seesFigures() ? <CensusLine work={census} texts={T.objects.census} objects={latest.value?.objects.count} /> : null}
         {list && list.length > 0 ? (
           <Scroll label={T.objects.buckets}>
             <table>
@@ -61,7 +79,7 @@ export function Buckets() {
               </thead>
               <tbody>
                 {list.map((bucket) => (
-                  <BucketRow key={bucket.name} bucket={bucket} onDelete={() => setDoomed(bucket.name)} />
+                  <BucketRow key={bucket.name} bucket={bucket} about={aboutOf(kept.current, bucket.name)} onDelete={() => setDoomed(bucket.name)} />
                 ))}
               </tbody>
             </table>
@@ -90,7 +108,12 @@ export function Buckets() {
   );
 }
 
-function BucketRow(props: { bucket: Bucket; onDelete: () => void }) {
+// The size of a bucket by the census: one that it did not meet is empty, unless it counted some together.
+function aboutOf(sizes: Sizes | null, name: string): About | null {
+  return sizes?.of.get(name) ?? (sizes?.all ? { objects: 0, bytes: 0 } : null);
+}
+
+function BucketRow(props: { bucket: Bucket; about: About | null; onDelete: () => void }) {
   const [sum, setSum] = useState<Sum | null>(null);
   const { bucket } = props;
   const add = async () => {
@@ -121,9 +144,12 @@ function BucketRow(props: { bucket: Bucket; onDelete: () => void }) {
             {sum.running ? T.objects.atLeast : ""} {bytes(sum.bytes)} · {T.objects.objects(count(sum.objects))}
           </span>
         ) : (
-          <button type="button" class="link" onClick={() => void add()}>
-            {T.objects.countNow}
-          </button>
+          <>
+            {props.about ? <span>{T.objects.about(bytes(props.about.bytes), T.objects.objects(count(props.about.objects)))} </span> : null}
+            <button type="button" class="link" onClick={() => void add()}>
+              {props.about ? T.objects.countExactly : T.objects.countNow}
+            </button>
+          </>
         )}
       </td>
       <td class="actions">

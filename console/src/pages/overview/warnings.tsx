@@ -9,7 +9,7 @@ export function Warnings(props: { list: Warning[] }) {
   return (
     <ul class="warnings" aria-label={T.overview.warnings}>
       {props.list.map((warning) => (
-        <li key={warning.id}>
+        <li key={warning.id} class={warning.severe ? "severe" : undefined}>
           <b>{sentence(warning.text)}</b>
           <Said text={sentence(warning.action)} />
           <a href={`#/docs/${warning.docs}`}>{T.overview.readOn}</a>

@@ -10,7 +10,7 @@ use shoal_transfer::support_report::archive_name;
 use super::live::heat_edges_us;
 use super::space::{CELLS, RUNS_MAX, range};
 use super::{requests, texts};
-use crate::answer::{ApiError, ApiResult, json, stream, whole};
+use crate::answer::{ApiError, ApiResult, empty, json, stream, whole};
 use crate::call::{Answering, ApiCall, Route};
 use crate::state::ConsoleState;
 
@@ -27,6 +27,9 @@ pub(crate) const ROUTES: &[Route] = &[
     Route { method: Method::GET, path: "history", name: "History", answer: history },
     Route { method: Method::GET, path: "space", name: "Space", answer: space },
     Route { method: Method::GET, path: "space/cell", name: "SpaceCell", answer: space_cell },
+    Route { method: Method::GET, path: "census", name: "Census", answer: census },
+    Route { method: Method::POST, path: "census", name: "StartCensus", answer: start_census },
+    Route { method: Method::DELETE, path: "census", name: "StopCensus", answer: stop_census },
     Route { method: Method::GET, path: "slow", name: "SlowRequests", answer: slow },
     Route { method: Method::GET, path: "log", name: "Log", answer: log },
     Route { method: Method::GET, path: "config", name: "Config", answer: config },
@@ -157,9 +160,36 @@ fn space_cell<'a>(state: &'a ConsoleState, call: ApiCall<'a>) -> Answering<'a> {
     Box::pin(async move {
         may_look(call.principal())?;
         let (start, blocks) = (number(&call, "start", 0)?, number(&call, "blocks", 1)?);
-        let store = state.store.clone();
-        let document = aside(move || range(&store, start, blocks, RUNS_MAX)).await?;
+        let (store, census) = (state.store.clone(), state.figures.maps.census.taken());
+        let document = aside(move || range(&store, census.as_deref(), (start, blocks), RUNS_MAX)).await?;
         json(StatusCode::OK, &document, &call.permit)
+    })
+}
+
+fn census<'a>(state: &'a ConsoleState, call: ApiCall<'a>) -> Answering<'a> {
+    Box::pin(async move {
+        may_look(call.principal())?;
+        let with_buckets = call.query("buckets").as_deref() == Some("true");
+        json(StatusCode::OK, &state.figures.maps.census.document(with_buckets), &call.permit)
+    })
+}
+
+fn start_census<'a>(state: &'a ConsoleState, call: ApiCall<'a>) -> Answering<'a> {
+    Box::pin(async move {
+        may_look(call.principal())?;
+        state.figures.maps.census.start(&state.store).map_err(|error| {
+            let problem = format!("the trees cannot be walked over: {error}; try again later");
+            ApiError::new(StatusCode::SERVICE_UNAVAILABLE, problem)
+        })?;
+        Ok(empty(StatusCode::ACCEPTED))
+    })
+}
+
+fn stop_census<'a>(state: &'a ConsoleState, call: ApiCall<'a>) -> Answering<'a> {
+    Box::pin(async move {
+        may_look(call.principal())?;
+        state.figures.maps.census.cancel();
+        Ok(empty(StatusCode::NO_CONTENT))
     })
 }
 

@@ -87,13 +87,17 @@ async fn figures_are_for_those_who_may_list_everything() {
     let running = Running::start();
     let mut lists = running.signed_in("list *").await;
     let mut narrow = running.signed_in("read,list,write,delete,bucket b").await;
-    for path in ["history", "space", "space/cell?start=0&blocks=9", "slow", "connections", "damage"] {
+    for path in ["history", "space", "space/cell?start=0&blocks=9", "census", "slow", "connections", "damage"]
+    {
         let path = format!("/api/{path}");
         let reply = lists.get(&path).await;
         assert!(reply.status == 200 && reply.json().is_object(), "{path}: {reply:?}");
         assert_eq!(narrow.get(&path).await.status, 403, "{path}");
     }
     assert_eq!(narrow.get("/api/live").await.status, 403);
+    for method in ["POST", "DELETE"] {
+        assert_eq!(narrow.send(method, "/api/census", &[], b"").await.status, 403, "{method}");
+    }
     for path in ["log", "config", "report", "backup"] {
         assert_eq!(lists.get(&format!("/api/{path}")).await.status, 403, "{path}");
     }
@@ -107,6 +111,35 @@ async fn figures_are_for_those_who_may_list_everything() {
     for wrong in ["space?cells=63", "space?cells=16385", "space?cells=x", "space/cell?start=-1"] {
         assert_eq!(lists.get(&format!("/api/{wrong}")).await.status, 400, "{wrong}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_page_takes_a_census() {
+    let running = Running::start();
+    let mut page = running.signed_in("list *").await;
+    put(&running.store, "b", b"k", vec![1; 100_000]);
+    let found = async {
+        // The object is in the trees after the next apply.
+        loop {
+            assert_eq!(page.send("POST", "/api/census", &[], b"").await.status, 202);
+            let state = page.get("/api/census?buckets=true").await.json();
+            if state["taken"]["objects"] == 1 {
+                return state;
+            }
+            tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+        }
+    };
+    let state = in_time("the object is counted", found).await;
+    assert_eq!(state["taken"]["buckets"], json!([{ "name": "b", "objects": 1, "bytes": 100_000 }]));
+    assert!(page.get("/api/census").await.json()["taken"]["buckets"].is_null());
+    let map = page.get("/api/space?cells=64").await.json();
+    assert_eq!(map["census_ms"], state["taken"]["ended_ms"]);
+    let blocks = map["blocks"].as_u64().unwrap();
+    let range = page.get(&format!("/api/space/cell?start=0&blocks={blocks}")).await.json();
+    assert_eq!(range["kinds"]["extents"]["blocks"], 25);
+    assert_eq!(page.send("DELETE", "/api/census", &[], b"").await.status, 204);
+    let ends = async { while page.get("/api/census").await.json()["running"] == true {} };
+    in_time("the walk ends", ends).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

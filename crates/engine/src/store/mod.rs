@@ -2,6 +2,7 @@
 //! module below the store imports it.
 
 pub(crate) mod background;
+pub(crate) mod census;
 pub(crate) mod expiring;
 pub(crate) mod free_space;
 pub(crate) mod last_backup;

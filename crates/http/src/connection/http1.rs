@@ -52,14 +52,17 @@ pub(super) struct Progress {
     is_running: AtomicBool,
     /// Requests whose heads have come.
     requests: AtomicU32,
+    /// The last of them has a body.
+    has_body: AtomicBool,
 }
 
 /// A request that is under way, until this is dropped.
 pub(super) struct Running(Arc<Progress>);
 
 impl Running {
-    fn start(progress: &Arc<Progress>) -> Self {
+    fn start(progress: &Arc<Progress>, has_body: bool) -> Self {
         // Relaxed: one task runs the connection and its requests.
+        progress.has_body.store(has_body, Ordering::Relaxed);
         progress.is_running.store(true, Ordering::Relaxed);
         progress.requests.fetch_add(1, Ordering::Relaxed);
         Self(Arc::clone(progress))
@@ -149,7 +152,8 @@ impl Heads {
         stream: &mut S,
         context: &mut Context<'_>,
     ) -> Poll<()> {
-        if self.awaited_after == self.progress.requests.load(Ordering::Relaxed) {
+        let is_answered = self.awaited_after == self.progress.requests.load(Ordering::Relaxed);
+        if is_answered || !self.progress.has_body.load(Ordering::Relaxed) {
             return Poll::Ready(());
         }
         let (left, timer) =
@@ -219,7 +223,8 @@ pub(super) async fn answer(
     (progress, limits): (&Arc<Progress>, &Http1Limits),
     request: Request<Incoming>,
 ) -> Response<Answered> {
-    let running = Running::start(progress);
+    let has_body = !request.body().is_end_stream();
+    let running = Running::start(progress, has_body);
     // The requests of a connection of HTTP/1.1 follow each other: each is a turn.
     flow.begin_turn();
     if let Some(status) = refusal(&request, limits) {
@@ -228,7 +233,6 @@ pub(super) async fn answer(
         refused.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
         return refused;
     }
-    let has_body = !request.body().is_end_stream();
     let answer = protocol.serve(peer, flow, request).await;
     if has_body {
         // hyper looks at a body that the protocol has dropped before it writes the head: a refused one closes the connection.
@@ -388,6 +392,21 @@ mod tests {
         }
         let answer = rest(&mut stream).await;
         assert!(answer.starts_with("HTTP/1.1 403") && answer.contains("connection: close"), "{answer}");
+    }
+
+    /// Symptom: a server with an open stream of events took two seconds to stop. Cause: it waited for the rest of a body, as after a refused
+    /// one, although the request had none.
+    #[tokio::test]
+    async fn only_the_rest_of_a_body_is_awaited() {
+        for has_body in [false, true] {
+            let progress = Arc::<Progress>::default();
+            let mut heads = Heads::new(Arc::clone(&progress), &ServerLimits::default());
+            // The answer ends, and the connection closes without a look at the next head.
+            drop(Running::start(&progress, has_body));
+            let (mut stream, _peer) = tokio::io::duplex(64);
+            let mut context = Context::from_waker(std::task::Waker::noop());
+            assert_eq!(heads.poll_linger(&mut stream, &mut context).is_pending(), has_body);
+        }
     }
 
     /// A small body that came with its head does not cost the connection.

@@ -34,6 +34,17 @@ pub(super) const METRICS: &[MetricFamily] = &[
         },
     },
     MetricFamily {
+        name: "shoal_tls_certificate_expires_seconds",
+        kind: Kind::Gauge,
+        labels: &[],
+        help: "End of the validity of the TLS certificate in force, or of the one of its chain that expires first, in Unix time; absent if there is none",
+        read: |now, samples| {
+            if let Some(end_s) = now.certificate_end_s {
+                samples.count(end_s);
+            }
+        },
+    },
+    MetricFamily {
         name: "process_cpu_seconds_total",
         kind: Kind::Counter,
         labels: &[],

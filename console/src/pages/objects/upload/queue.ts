@@ -149,8 +149,10 @@ function partSize(size: number): number {
   return part;
 }
 
-// The upload to continue, and the parts that it has; a new one if there is none.
+// The upload to continue, and the parts that it has; a new one if there is none. An object that is to be kept is found before parts are sent:
+// one that another client stored since the upload was broken off, too.
 async function opened(upload: Upload): Promise<{ open: Remembered; have: Map<number, Part> }> {
+  if (!upload.replace && (await exists(upload.bucket, upload.key))) throw new RequestError(412, T.objects.present);
   const past = recall(upload.bucket, upload.key, upload.file);
   if (past) {
     try {
@@ -161,7 +163,6 @@ async function opened(upload: Upload): Promise<{ open: Remembered; have: Map<num
       forget(upload.bucket, upload.key);
     }
   }
-  if (!upload.replace && (await exists(upload.bucket, upload.key))) throw new RequestError(412, T.objects.present);
   const id = await startUpload(upload.bucket, upload.key, upload.file.type);
   const open: Remembered = {
     bucket: upload.bucket,
@@ -223,7 +224,7 @@ async function inParts(upload: Upload): Promise<void> {
 // An answer that was lost leaves no upload, and the object.
 async function complete(upload: Upload, open: Remembered, list: Part[]): Promise<void> {
   try {
-    await completeUpload(upload.bucket, upload.key, open.upload, list);
+    await completeUpload(upload.bucket, upload.key, open.upload, list, upload.replace);
   } catch (error) {
     const gone = error instanceof RequestError && error.code === "NoSuchUpload";
     if (!gone) throw error;

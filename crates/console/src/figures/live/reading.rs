@@ -58,6 +58,8 @@ pub(crate) struct Reading {
     pub(crate) frontends: Vec<FrontendReading>,
     pub(crate) usage: Usage,
     pub(crate) memory: MemoryParts,
+    /// The second of the Unix epoch up to which the TLS certificates are valid, if there are some.
+    pub(crate) certificate_end_s: Option<u64>,
     /// The reason why the server does not take all requests.
     pub(crate) not_ready: Option<String>,
 }
@@ -74,6 +76,7 @@ impl Reading {
             frontends: metrics.serving().map(FrontendReading::of).collect(),
             usage: Usage::brief(),
             memory: metrics.memory().cloned().unwrap_or_default(),
+            certificate_end_s: metrics.certificate_end_s(),
             not_ready: health.ready().err(),
         }
     }

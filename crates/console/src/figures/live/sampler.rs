@@ -17,7 +17,7 @@ use super::reading::{Reading, Sources};
 use super::sample::Past;
 use crate::figures::space::SpaceMaps;
 
-/// Samples of the history: 15 minutes.
+/// Samples of the history at most: 15 minutes.
 pub(crate) const SAMPLES_MAX: usize = 900;
 
 /// The start and the end of an event of a page's stream; between them is a sample.
@@ -59,6 +59,7 @@ struct State {
     is_stopped: bool,
     /// The samples as JSON, the oldest first.
     samples: VecDeque<Bytes>,
+    samples_bytes: usize,
 }
 
 struct Shared {
@@ -68,6 +69,8 @@ struct Shared {
     sources: Mutex<Option<Sources>>,
     started_ns: u64,
     timing: Timing,
+    /// Bytes of all samples of the history at most.
+    history_bytes: usize,
     state: Mutex<State>,
     /// The server stops.
     stopped: Condvar,
@@ -78,13 +81,15 @@ struct Shared {
 pub(crate) struct Sampler(Arc<Shared>);
 
 impl Sampler {
-    pub(crate) fn new(sources: Sources, maps: SpaceMaps, timing: Timing) -> Self {
+    /// A sampler with a history of at most as many bytes.
+    pub(crate) fn new(sources: Sources, maps: SpaceMaps, (timing, history_bytes): (Timing, usize)) -> Self {
         let started_ns = sources.clock.monotonic_ns();
         Self(Arc::new(Shared {
             maps,
             sources: Mutex::new(Some(sources)),
             started_ns,
             timing,
+            history_bytes,
             state: Mutex::default(),
             stopped: Condvar::new(),
             news: watch::Sender::default(),
@@ -115,10 +120,11 @@ impl Sampler {
         self.0.state.lock().samples.iter().cloned().collect()
     }
 
-    /// Ends the streams of all pages, and the thread; the store is released.
+    /// Stops the streams of all pages, the thread and a census; the store is released.
     pub(crate) fn stop(&self) {
         self.0.state.lock().is_stopped = true;
         self.0.stopped.notify_all();
+        self.0.maps.census.stop();
         self.0.news.send_modify(|news| news.is_over = true);
         drop(self.0.sources.lock().take());
     }
@@ -187,8 +193,11 @@ impl Shared {
                 return false;
             }
         }
-        if state.samples.len() == SAMPLES_MAX {
-            state.samples.pop_front();
+        state.samples_bytes += event.len();
+        while state.samples.len() == SAMPLES_MAX || state.samples_bytes > self.history_bytes {
+            let Some(oldest) = state.samples.pop_front() else { break };
+            let bytes = oldest.len() + EVENT_START.len() + EVENT_END.len();
+            state.samples_bytes = state.samples_bytes.saturating_sub(bytes);
         }
         state.samples.push_back(event.slice(EVENT_START.len()..end));
         drop(state);
@@ -205,7 +214,7 @@ impl Shared {
 
     /// Nothing is kept of samples that no page sees.
     fn forget(&self, state: &mut State) {
-        (state.is_running, state.samples) = (false, VecDeque::new());
+        (state.is_running, state.samples, state.samples_bytes) = (false, VecDeque::new(), 0);
         self.maps.forget();
         self.news.send_modify(|news| news.event = Bytes::new());
     }

@@ -8,6 +8,7 @@ use shoal_metrics::{Health, Metrics, Operation, RequestResult};
 use shoal_storekit::{StoreKit, eventually, in_time};
 
 use super::*;
+use crate::figures::limits::FigureLimits;
 
 /// A clock that counts the readings: each takes the wall clock's time once.
 #[derive(Default)]
@@ -41,14 +42,21 @@ struct Server {
     metrics: Arc<Metrics>,
 }
 
+const HISTORY_BYTES: usize = 8 << 20;
+
 fn server(linger: u32) -> Server {
+    server_with(linger, HISTORY_BYTES)
+}
+
+fn server_with(linger: u32, history_bytes: usize) -> Server {
     let (clock, metrics) = (Arc::new(Counting::default()), Arc::new(Metrics::default()));
     let store = StoreKit::new(32_768).in_memory();
     let health = Health::default();
     health.serves(store.clone());
     let sources = Sources { store, metrics: metrics.clone(), health, clock: clock.clone() };
+    let maps = SpaceMaps::new(clock.clone(), FigureLimits::within(u64::MAX));
     let timing = Timing { period: Duration::from_millis(5), first: Duration::from_millis(1), linger };
-    Server { sampler: Sampler::new(sources, SpaceMaps::default(), timing), clock, metrics }
+    Server { sampler: Sampler::new(sources, maps, (timing, history_bytes)), clock, metrics }
 }
 
 async fn sample_of(page: &mut LivePage) -> Bytes {
@@ -123,6 +131,22 @@ async fn history_is_bounded() {
         samples.len() <= SAMPLES_MAX && samples.last().is_some_and(|last| last.len() > 2)
     })
     .await;
+}
+
+#[tokio::test]
+async fn history_keeps_to_its_bytes() {
+    let Server { sampler, .. } = server_with(1 << 30, 20_000);
+    let mut page = sampler.join().unwrap();
+    let first = sample_of(&mut page).await;
+    let first_ms = parsed(&first)["at_ms"].clone();
+    assert!(first.len() < 10_000, "the history has room for two samples");
+    let oldest = || serde_json::from_slice::<Value>(&sampler.history()[0]).unwrap()["at_ms"].clone();
+    eventually("the first sample goes", || async { oldest() != first_ms }).await;
+    for _ in 0..20 {
+        sample_of(&mut page).await;
+        let bytes: usize = sampler.history().iter().map(Bytes::len).sum();
+        assert!(bytes <= 20_000 && bytes > 0, "{bytes}");
+    }
 }
 
 #[tokio::test]

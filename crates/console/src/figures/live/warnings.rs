@@ -11,6 +11,8 @@ const DAY_NS: u64 = 86_400_000_000_000;
 const BACKUP_AGE_MAX_NS: u64 = 7 * DAY_NS;
 /// A store with less room than this share of its cap is nearly full, in percent.
 const ROOM_PERCENT_MIN: u64 = 10;
+/// A certificate that is valid for a shorter time gets a warning.
+const CERTIFICATE_DAYS_MIN: u64 = 21;
 /// A smaller step of the wall clock is usual: the system's clock is corrected.
 const CLOCK_STEP_MIN_NS: u64 = 1_000_000_000;
 /// Applies may pause for this share of the time, in thousandths.
@@ -21,6 +23,8 @@ const PAUSED_PERMILLE_MAX: u64 = 30;
 pub(crate) struct Warning {
     /// Its name, which does not change.
     pub(crate) id: &'static str,
+    /// Requests fail because of it.
+    pub(crate) severe: bool,
     /// The state.
     pub(crate) text: String,
     /// The action of the operator.
@@ -47,6 +51,7 @@ pub(super) fn warnings(now: &Reading, recent: Option<(&Recent, &Recent, u64)>) -
     let mut found = of_writes(now);
     found.extend(of_room(now));
     found.extend(of_damage(now));
+    found.extend(of_certificate(now));
     found.extend(of_backup(now));
     found.extend(
         recent.map(|(before, after, window_ns)| of_rates(before, after, window_ns)).unwrap_or_default(),
@@ -61,6 +66,7 @@ fn of_writes(now: &Reading) -> Vec<Warning> {
     if let Some(why) = &stat.poisoned {
         found.push(Warning {
             id: "read_only",
+            severe: true,
             text: format!("the store is read-only: {why}"),
             action: "look at the device and at the kernel's log, then restart the server",
             docs: "docs/operate/troubles.md",
@@ -69,6 +75,7 @@ fn of_writes(now: &Reading) -> Vec<Warning> {
     if let Some(why) = &stat.no_room {
         found.push(Warning {
             id: "no_room",
+            severe: true,
             text: format!("the data file has no room: {why}"),
             action: "make room on the disk; writes that find none are refused until then",
             docs: "docs/operate/troubles.md",
@@ -77,6 +84,7 @@ fn of_writes(now: &Reading) -> Vec<Warning> {
     if let Some(why) = &stat.cannot_grow {
         found.push(Warning {
             id: "cannot_grow",
+            severe: false,
             text: format!("the data file cannot grow: {why}"),
             action: "make room on the disk, or raise the quota",
             docs: "docs/operate/sizing.md#disk",
@@ -85,6 +93,7 @@ fn of_writes(now: &Reading) -> Vec<Warning> {
     if let Some(why) = now.not_ready.as_ref().filter(|_| found.is_empty()) {
         found.push(Warning {
             id: "not_ready",
+            severe: true,
             text: why.clone(),
             action: "look at the log for the cause",
             docs: "docs/operate/troubles.md",
@@ -107,6 +116,7 @@ fn of_room(now: &Reading) -> Option<Warning> {
         let free_mib = disk_free_bytes(now).unwrap_or(0) >> 20;
         return Some(Warning {
             id: "disk_nearly_full",
+            severe: false,
             text: format!(
                 "the disk is nearly full: it has {free_mib} MiB left, and the store has room for {percent} % of its cap"
             ),
@@ -117,6 +127,7 @@ fn of_room(now: &Reading) -> Option<Warning> {
     let room_mib = room.saturating_mul(BLOCK_BYTES_U64) >> 20;
     Some(Warning {
         id: "nearly_full",
+        severe: false,
         text: format!("the store is nearly full: {room_mib} MiB are left, {percent} % of its cap"),
         action: "delete objects, or let the store grow",
         docs: "docs/operate/grow.md",
@@ -129,6 +140,7 @@ fn of_damage(now: &Reading) -> Vec<Warning> {
     if stat.damaged_ranges > 0 {
         found.push(Warning {
             id: "damaged_ranges",
+            severe: false,
             text: format!("{} of keys cannot be read", counted(stat.damaged_ranges, "damaged range")),
             action: "copy the store, then run `shoal check`",
             docs: "docs/repair.md#the-check",
@@ -137,6 +149,7 @@ fn of_damage(now: &Reading) -> Vec<Warning> {
     if stat.scrub_problems > 0 {
         found.push(Warning {
             id: "scrub_problems",
+            severe: false,
             text: format!("scrubs found {} since the start", counted(stat.scrub_problems, "problem")),
             action: "write the damaged objects again, or run `shoal check`; the log names them",
             docs: "docs/repair.md#the-check",
@@ -146,6 +159,7 @@ fn of_damage(now: &Reading) -> Vec<Warning> {
     if losses > 0 {
         found.push(Warning {
             id: "losses",
+            severe: false,
             text: format!("a repair lost, reverted or resurrected {}", counted(losses, "object")),
             action: "get them from a backup, then run `shoal check --acknowledge`",
             docs: "docs/repair.md#the-check",
@@ -154,6 +168,7 @@ fn of_damage(now: &Reading) -> Vec<Warning> {
     if stat.device.errors > 0 {
         found.push(Warning {
             id: "device_errors",
+            severe: false,
             text: format!("the device failed {} since the start", counted(stat.device.errors, "request")),
             action: "look at the device and at the kernel's log",
             docs: "docs/operate/troubles.md",
@@ -162,17 +177,35 @@ fn of_damage(now: &Reading) -> Vec<Warning> {
     found
 }
 
+fn of_certificate(now: &Reading) -> Option<Warning> {
+    let end_ns = now.certificate_end_s?.saturating_mul(1_000_000_000);
+    let left_ns = end_ns.saturating_sub(now.wall_ns);
+    if left_ns > CERTIFICATE_DAYS_MIN * DAY_NS {
+        return None;
+    }
+    let (action, docs) =
+        ("replace its files; the server reads them again", "docs/operate/security.md#certificates");
+    Some(if left_ns == 0 {
+        let days = (now.wall_ns - end_ns) / DAY_NS;
+        let text = format!("the TLS certificate has expired {} ago", counted(days, "day"));
+        Warning { id: "certificate_expired", severe: true, text, action, docs }
+    } else {
+        let text = format!("the TLS certificate expires in {}", counted(left_ns / DAY_NS, "day"));
+        Warning { id: "certificate_expires", severe: false, text, action, docs }
+    })
+}
+
 fn of_backup(now: &Reading) -> Option<Warning> {
     let action = "take a backup";
     let docs = "docs/operate/backup.md#when-was-the-last-one";
     let Some(note) = now.stat.last_backup else {
         let has_objects = now.stat.objects_with_log() > 0;
         let text = "there is no backup of this store".to_owned();
-        return has_objects.then_some(Warning { id: "no_backup", text, action, docs });
+        return has_objects.then_some(Warning { id: "no_backup", severe: false, text, action, docs });
     };
     let age_ns = now.wall_ns.saturating_sub(note.taken_ns);
     let text = format!("the last backup is {} days old", age_ns / DAY_NS);
-    (age_ns > BACKUP_AGE_MAX_NS).then_some(Warning { id: "old_backup", text, action, docs })
+    (age_ns > BACKUP_AGE_MAX_NS).then_some(Warning { id: "old_backup", severe: false, text, action, docs })
 }
 
 fn of_rates(before: &Recent, after: &Recent, window_ns: u64) -> Vec<Warning> {
@@ -181,6 +214,7 @@ fn of_rates(before: &Recent, after: &Recent, window_ns: u64) -> Vec<Warning> {
     if paused_ns.saturating_mul(1_000) > window_ns.saturating_mul(PAUSED_PERMILLE_MAX) {
         found.push(Warning {
             id: "late_compactions",
+            severe: false,
             text: format!(
                 "compactions are late: applies paused for {} % of the last minute",
                 paused_ns.saturating_mul(100) / window_ns.max(1)
@@ -193,6 +227,7 @@ fn of_rates(before: &Recent, after: &Recent, window_ns: u64) -> Vec<Warning> {
     if refusals > 0 {
         found.push(Warning {
             id: "refusals",
+            severe: false,
             text: format!("{} or connections were refused in the last minute", counted(refusals, "request")),
             action: "look at the connections here and at the log for the cause",
             docs: "docs/operate/logs.md#refused-callers",
@@ -209,6 +244,7 @@ fn of_state(now: &Reading) -> Vec<Warning> {
         let direction = if skew_ns < 0 { "back" } else { "forward" };
         found.push(Warning {
             id: "clock_steps",
+            severe: false,
             text: format!(
                 "the wall clock was set {direction} by {} s since the start",
                 skew_ns.unsigned_abs() / 1_000_000_000
@@ -220,6 +256,7 @@ fn of_state(now: &Reading) -> Vec<Warning> {
     if stat.relocation_paused {
         found.push(Warning {
             id: "relocation_paused",
+            severe: false,
             text: "relocation is paused: free space stays in pieces".to_owned(),
             action: "resume it when the reason is over",
             docs: "docs/operate/commands.md",
@@ -277,6 +314,8 @@ mod tests {
         ("scrub_problems", |it| it.stat.scrub_problems = 2),
         ("losses", |it| it.stat.losses = Losses { reverted: 1, ..Losses::default() }),
         ("device_errors", |it| it.stat.device.errors = 1),
+        ("certificate_expires", |it| it.certificate_end_s = Some(121 * 86_400)),
+        ("certificate_expired", |it| it.certificate_end_s = Some(100 * 86_400)),
         ("no_backup", |it| it.stat.last_backup = None),
         ("old_backup", |it| it.wall_ns += 1),
         ("clock_steps", |it| (it.stat.clock_steps, it.stat.clock_skew_ns) = (1, -1_000_000_000)),
@@ -308,6 +347,23 @@ mod tests {
         let frontend = FrontendReading { refusals: 3, connections, ..FrontendReading::default() };
         let refused = Reading { frontends: vec![frontend], ..healthy() };
         assert_eq!(Recent::of(&refused).refusals, 3);
+    }
+
+    #[test]
+    fn certificates_are_warned_of_in_time() {
+        let said = |end_s: u64| {
+            let reading = Reading { certificate_end_s: Some(end_s), ..healthy() };
+            let found = warnings(&reading, None).pop();
+            found.map(|warning| (warning.text, warning.severe))
+        };
+        let now_s = NOW_NS / 1_000_000_000;
+        let warning = |text: &str, severe| Some((format!("the TLS certificate {text}"), severe));
+        assert_eq!(said(now_s + 21 * 86_400 + 1), None);
+        assert_eq!(said(now_s + 21 * 86_400), warning("expires in 21 days", false));
+        assert_eq!(said(now_s + 86_400), warning("expires in 1 day", false));
+        assert_eq!(said(now_s + 1), warning("expires in 0 days", false));
+        assert_eq!(said(now_s), warning("has expired 0 days ago", true));
+        assert_eq!(said(now_s - 2 * 86_400), warning("has expired 2 days ago", true));
     }
 
     #[test]

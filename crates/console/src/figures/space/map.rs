@@ -6,11 +6,13 @@ use std::sync::Arc;
 use bytes::Bytes;
 use serde::Serialize;
 use shoal_base::{BLOCK_BYTES_U64, Clock, Run};
-use shoal_engine::{GroupState, Store};
+use shoal_engine::{GroupState, KindCount, Store};
 use tokio::sync::Mutex;
 
+use super::census::{CensusTaker, TakenCensus};
 use super::survey::{RUNS_AT_A_LOOK, Survey};
 use crate::answer::ApiResult;
+use crate::figures::limits::FigureLimits;
 use crate::figures::routes::aside;
 
 /// Cells of a map.
@@ -20,13 +22,17 @@ const FRESH_NS: u64 = 1_000_000_000;
 /// Free runs of a range that are listed.
 pub(crate) const RUNS_MAX: usize = 1_000;
 
-/// The kinds of the blocks of a cell. Which used blocks are pages and which are values, only the trees know.
-const KINDS: [&str; 4] = ["free", "data", "log", "image"];
+/// The kinds of the blocks of a cell. Which used blocks are pages and which are values, only the trees know: without a census all are data, and
+/// with one those that it does not know.
+const KINDS: [&str; 7] = ["free", "data", "log", "image", "pages", "packed", "extents"];
 const FREE: u8 = 0;
 const DATA: u8 = 1;
 const LOG: u8 = 2;
 /// Superblocks, and the areas of the space image.
 const IMAGE: u8 = 3;
+const PAGES: u8 = 4;
+const PACKED: u8 = 5;
+const EXTENTS: u8 = 6;
 
 /// The map.
 #[derive(Debug, Serialize)]
@@ -40,7 +46,10 @@ struct SpaceDocument {
     free: Vec<u8>,
     /// Indexes of `kinds`: the kind of most used blocks of the cell.
     kind: Vec<u8>,
-    kinds: [&'static str; 4],
+    kinds: [&'static str; 7],
+    /// The time of the census that knows pages, packed runs and extents.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    census_ms: Option<u64>,
     /// Indexes of `buckets`: the owner of most groups of the cell; only if buckets have their own space.
     #[serde(skip_serializing_if = "Option::is_none")]
     bucket: Option<Vec<u16>>,
@@ -77,6 +86,31 @@ pub(crate) struct RangeDocument {
     buckets: Vec<String>,
     /// The groups of the range that are being emptied.
     closed: Vec<u64>,
+    /// The blocks that the census knows, and its time; only if the range is made of parts of the census.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    kinds: Option<KindsDocument>,
+}
+
+/// The runs of a range by kind, at the time of a census.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+struct KindsDocument {
+    census_ms: u64,
+    pages: KindDocument,
+    packed: KindDocument,
+    extents: KindDocument,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+struct KindDocument {
+    runs: u64,
+    blocks: u64,
+}
+
+impl KindDocument {
+    fn add(&mut self, count: KindCount) {
+        self.runs += u64::from(count.runs);
+        self.blocks += u64::from(count.blocks);
+    }
 }
 
 #[derive(Debug, PartialEq, Eq, Serialize)]
@@ -85,9 +119,14 @@ struct RunDocument {
     blocks: u32,
 }
 
-/// The maps of a server: one survey for all pages, at most once a second. Its holder walks over free runs: it is a token, no lock.
-#[derive(Clone, Default)]
-pub(crate) struct SpaceMaps(Arc<Mutex<Option<Surveyed>>>);
+/// The maps of a server: one survey for all pages, at most once a second, and the last census.
+#[derive(Clone)]
+pub(crate) struct SpaceMaps {
+    /// Its holder walks over free runs: it is a token, no lock.
+    surveyed: Arc<Mutex<Option<Surveyed>>>,
+    parts_max: u64,
+    pub(crate) census: CensusTaker,
+}
 
 struct Surveyed {
     survey: Survey,
@@ -97,30 +136,43 @@ struct Surveyed {
 }
 
 impl SpaceMaps {
+    pub(crate) fn new(clock: Arc<dyn Clock>, limits: FigureLimits) -> Self {
+        let FigureLimits { parts_max, buckets_max, .. } = limits;
+        let census = CensusTaker::new(clock, (parts_max, buckets_max));
+        Self { surveyed: Arc::default(), parts_max, census }
+    }
+
     /// A map with at most `cells` cells as JSON.
     ///
     /// # Errors
     /// An error of the program.
     pub(crate) async fn draw(&self, store: &Store, clock: &Arc<dyn Clock>, cells: u64) -> ApiResult<Bytes> {
-        let mut held = Arc::clone(&self.0).lock_owned().await;
-        let (store, now_ns) = (store.clone(), clock.monotonic_ns());
-        aside(move || draw(&mut held, &store, now_ns, cells)).await
+        let mut held = Arc::clone(&self.surveyed).lock_owned().await;
+        let (store, now_ns, census) = (store.clone(), clock.monotonic_ns(), self.census.taken());
+        let parts_max = self.parts_max;
+        aside(move || draw(&mut held, &store, now_ns, (cells, parts_max, census.as_deref()))).await
     }
 
-    /// Forgets the survey, unless a page is using it.
+    /// Forgets the survey, unless a page is using it, and the census.
     pub(crate) fn forget(&self) {
-        if let Ok(mut held) = self.0.try_lock() {
+        if let Ok(mut held) = self.surveyed.try_lock() {
             *held = None;
         }
+        self.census.forget();
     }
 }
 
 /// Walks over free runs for some 10 ms if the survey is old: not for a thread that serves others.
-fn draw(held: &mut Option<Surveyed>, store: &Store, now_ns: u64, cells: u64) -> Bytes {
+fn draw(
+    held: &mut Option<Surveyed>,
+    store: &Store,
+    now_ns: u64,
+    (cells, parts_max, census): (u64, u64, Option<&TakenCensus>),
+) -> Bytes {
     let is_fresh = |held: &Surveyed| now_ns.saturating_sub(held.at_ns) < FRESH_NS;
     if !held.as_ref().is_some_and(is_fresh) {
         let plan = store.space_plan();
-        let mut survey = held.take().map_or_else(|| Survey::new(plan.clone()), |held| held.survey);
+        let mut survey = held.take().map_or_else(|| Survey::new(plan.clone(), parts_max), |held| held.survey);
         survey.follow(plan);
         survey.look(store, RUNS_AT_A_LOOK);
         *held = Some(Surveyed { survey, at_ns: now_ns, drawn: None });
@@ -130,7 +182,7 @@ fn draw(held: &mut Option<Surveyed>, store: &Store, now_ns: u64, cells: u64) -> 
         return map.clone();
     }
     // Strings and numbers only: it does not fail.
-    let map = Bytes::from(serde_json::to_vec(&SpaceDocument::new(survey, cells)).unwrap_or_default());
+    let map = Bytes::from(serde_json::to_vec(&SpaceDocument::new(survey, cells, census)).unwrap_or_default());
     *drawn = Some((cells, map.clone()));
     map
 }
@@ -150,7 +202,7 @@ fn share(free: u64, blocks: u64) -> u8 {
 }
 
 impl SpaceDocument {
-    fn new(survey: &Survey, cells: u64) -> Self {
+    fn new(survey: &Survey, cells: u64, census: Option<&TakenCensus>) -> Self {
         let plan = &survey.plan;
         let parts = survey.free.len() as u64;
         let cell_parts = parts.div_ceil(cells.max(1)).max(1).next_power_of_two();
@@ -161,7 +213,7 @@ impl SpaceDocument {
             let cell = start..(start + cell_blocks).min(plan.device_blocks);
             let sum: u64 = parts.iter().sum();
             free.push(share(sum, cell.end - cell.start));
-            kind.push(kind_of(survey, &cell, sum));
+            kind.push(kind_of(survey, &cell, sum, census));
         }
         let has_own = !plan.own_buckets.is_empty();
         let owners = || free.len();
@@ -192,19 +244,46 @@ impl SpaceDocument {
             free,
             kind,
             kinds: KINDS,
+            census_ms: census.map(|taken| taken.ended_ms),
         }
     }
 }
 
 /// The kind of most used blocks of a cell with `free` free blocks.
-fn kind_of(survey: &Survey, cell: &Range<u64>, free: u64) -> u8 {
+fn kind_of(survey: &Survey, cell: &Range<u64>, free: u64, census: Option<&TakenCensus>) -> u8 {
     let log = shared(cell, &survey.plan.log);
     let image: u64 = survey.plan.areas.iter().map(|area| shared(cell, area)).sum();
     let data = (cell.end - cell.start).saturating_sub(free + log + image);
-    let kinds = [(data, DATA), (log, LOG), (image, IMAGE)];
+    let known = census.and_then(|taken| kinds_of(taken, cell));
+    // Blocks may have been freed since the census.
+    let of = |kind: fn(KindsDocument) -> KindDocument| known.map_or(0, |known| kind(known).blocks.min(data));
+    let (pages, packed, extents) = (of(|it| it.pages), of(|it| it.packed), of(|it| it.extents));
+    let others = data.saturating_sub(pages + packed + extents);
+    let kinds =
+        [(others, DATA), (pages, PAGES), (packed, PACKED), (extents, EXTENTS), (log, LOG), (image, IMAGE)];
     // The first of equal ones.
     let most = kinds.into_iter().rev().max_by_key(|(blocks, _)| *blocks);
     most.filter(|(blocks, _)| *blocks > 0).map_or(FREE, |(_, kind)| kind)
+}
+
+/// The blocks of a range by a census; `None` if the ends of the range are within parts of it.
+fn kinds_of(taken: &TakenCensus, range: &Range<u64>) -> Option<KindsDocument> {
+    let (part_blocks, parts) = (taken.census.part_blocks, &taken.census.parts);
+    let is_aligned = |block: u64| block.is_multiple_of(part_blocks);
+    let end = range.end.div_ceil(part_blocks) as usize;
+    // The last part may be short.
+    if !is_aligned(range.start) || !is_aligned(range.end) && end < parts.len() {
+        return None;
+    }
+    let none = KindDocument::default();
+    let mut sum = KindsDocument { census_ms: taken.ended_ms, pages: none, packed: none, extents: none };
+    let start = (range.start / part_blocks) as usize;
+    for part in parts.get(start..end.min(parts.len())).unwrap_or_default() {
+        sum.pages.add(part.pages);
+        sum.packed.add(part.packed);
+        sum.extents.add(part.extents);
+    }
+    Some(sum)
 }
 
 /// The owner of most groups that are in a range; the lowest of equal ones.
@@ -224,7 +303,12 @@ fn owner_of(survey: &Survey, range: Range<u64>) -> u16 {
 
 /// A range of the space as it is now: its figures, and its first `runs_max` free runs. Walks over the runs of the groups at its ends and of those
 /// whose runs are listed.
-pub(crate) fn range(store: &Store, start: u64, blocks: u64, runs_max: usize) -> RangeDocument {
+pub(crate) fn range(
+    store: &Store,
+    census: Option<&TakenCensus>,
+    (start, blocks): (u64, u64),
+    runs_max: usize,
+) -> RangeDocument {
     let plan = store.space_plan();
     let range = start.min(plan.device_blocks)..start.saturating_add(blocks).min(plan.device_blocks);
     let group_blocks = u64::from(plan.group_blocks.max(1));
@@ -280,6 +364,7 @@ pub(crate) fn range(store: &Store, start: u64, blocks: u64, runs_max: usize) -> 
         more,
         buckets,
         closed,
+        kinds: census.and_then(|taken| kinds_of(taken, &range)),
     }
 }
 

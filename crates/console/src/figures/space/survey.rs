@@ -32,6 +32,7 @@ pub(crate) struct Survey {
     pub(crate) plan: SpacePlan,
     /// Blocks of a part: a power of two. A part is a piece of a group, or whole groups.
     pub(crate) part_blocks: u64,
+    parts_max: u64,
     /// The free blocks of each part, holes included.
     pub(crate) free: Vec<u64>,
     pub(crate) groups: Vec<GroupState>,
@@ -46,21 +47,27 @@ pub(crate) struct Survey {
     pub(crate) is_complete: bool,
 }
 
+/// The blocks of a part of a device of this many blocks, which has at most `parts_max` parts.
+pub(crate) fn part_blocks_of(device_blocks: u64, parts_max: u64) -> u64 {
+    device_blocks.max(1).div_ceil(parts_max.max(1)).next_power_of_two()
+}
+
 fn bin_of(blocks: u32) -> usize {
     (blocks.max(1).ilog2() as usize).min(BINS - 1)
 }
 
 impl Survey {
-    /// A survey of a device with this plan that has not looked yet.
-    pub(crate) fn new(plan: SpacePlan) -> Self {
+    /// A survey of a device with this plan, in at most `parts_max` parts, that has not looked yet.
+    pub(crate) fn new(plan: SpacePlan, parts_max: u64) -> Self {
         let blocks = plan.device_blocks.max(1);
-        let part_blocks = blocks.div_ceil(PARTS_MAX).next_power_of_two();
+        let part_blocks = part_blocks_of(blocks, parts_max);
         let parts = blocks.div_ceil(part_blocks) as usize;
         let groups = blocks.div_ceil(u64::from(plan.group_blocks.max(1))) as usize;
         let is_fine = part_blocks < u64::from(plan.group_blocks);
         Self {
             plan,
             part_blocks,
+            parts_max,
             free: vec![0; parts],
             groups: Vec::with_capacity(groups),
             walked: if is_fine { vec![0; parts] } else { Vec::new() },
@@ -76,7 +83,7 @@ impl Survey {
         if plan == self.plan {
             return;
         }
-        let new = Self::new(plan);
+        let new = Self::new(plan, self.parts_max);
         if (new.part_blocks, new.plan.group_blocks) != (self.part_blocks, self.plan.group_blocks) {
             *self = new;
             return;

@@ -4,7 +4,7 @@ use super::*;
 use crate::figures::space::testing::fragmented;
 
 fn surveyed(store: &Store, runs_max: usize) -> Survey {
-    let mut survey = Survey::new(store.space_plan());
+    let mut survey = Survey::new(store.space_plan(), PARTS_MAX);
     survey.look(store, runs_max);
     survey
 }
@@ -54,7 +54,7 @@ fn a_look_with_a_small_budget_is_continued() {
 fn parts_of_several_groups_add_up() {
     let store = fragmented(900, 40_000);
     let whole = surveyed(&store, RUNS_AT_A_LOOK);
-    let mut coarse = Survey::new(store.space_plan());
+    let mut coarse = Survey::new(store.space_plan(), PARTS_MAX);
     // As on a large device.
     coarse.part_blocks = 4 * u64::from(coarse.plan.group_blocks);
     let parts = coarse.plan.device_blocks.div_ceil(coarse.part_blocks) as usize;
@@ -79,7 +79,7 @@ fn large_devices_have_bounded_parts() {
             areas: [0..0, 0..0, 0..0],
             own_buckets: Vec::new(),
         };
-        let survey = Survey::new(plan);
+        let survey = Survey::new(plan, PARTS_MAX);
         assert!(survey.free.len() as u64 <= PARTS_MAX && survey.sizes.len() as u64 <= PARTS_MAX, "{blocks}");
         let sum: u64 = (0..survey.free.len()).map(|part| survey.blocks_of_part(part)).sum();
         assert_eq!(sum, blocks);
@@ -93,7 +93,7 @@ fn survey_follows_a_device_that_grew() {
     let plan = store.space_plan();
     // A device that was shorter by half a group, and one with other parts.
     for blocks in [plan.device_blocks - 64, 10_000] {
-        let mut survey = Survey::new(SpacePlan { device_blocks: blocks, ..plan.clone() });
+        let mut survey = Survey::new(SpacePlan { device_blocks: blocks, ..plan.clone() }, PARTS_MAX);
         survey.look(&store, RUNS_AT_A_LOOK);
         survey.follow(plan.clone());
         survey.look(&store, RUNS_AT_A_LOOK);
