@@ -351,7 +351,7 @@ fn survives(bytes: u64, source: &Path, folder: &Path, wanted: Duration) {
     );
     assert!(peak <= bytes, "{peak} bytes at the peak");
     assert_eq!(count(&seen.closed), 0, "clients that take their answers are not closed");
-    assert!(count(&seen.done) > 100 && ran > 0 && shown > 0, "there was load");
+    assert!(count(&seen.done) > 20 && ran > 0 && shown > 0, "there was load");
     let stat = run(&["stat", "--server", &url]);
     assert_eq!(stat.code, 0, "{}", stat.stderr);
     server.stop();
