@@ -26,7 +26,7 @@ pub enum SegmentKind {
     Heartbeat = 2,
     /// Slot 0: the server that writes the log.
     Opening = 3,
-    /// The owner gave the volume up; a tombstone follows.
+    /// The owner released the volume; a tombstone follows.
     Close = 4,
 }
 
@@ -35,7 +35,7 @@ pub enum SegmentKind {
 pub struct SegmentFlags {
     /// Of an opening: numbers up to its last one are in no log. A base at or above it is needed.
     pub after_gap: bool,
-    /// The owner will give the volume up in a moment.
+    /// The owner will release the volume in a moment.
     pub closing: bool,
 }
 

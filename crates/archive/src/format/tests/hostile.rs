@@ -120,7 +120,7 @@ fn fields_of_a_segment_are_checked() {
     assert!(change(56, &[2]).ends_with("it has numbers without records"));
 }
 
-/// The body of a segment with one changed byte, with its checksums made right: what remains are the checks of the contents.
+/// The body of a segment with one changed byte, and corrected checksums: the checks of the contents remain.
 #[test]
 fn contents_of_a_segment_are_checked() {
     let bytes = segment();
