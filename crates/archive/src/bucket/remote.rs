@@ -207,3 +207,110 @@ impl BucketRequests for RemoteBucket {
         .boxed()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    /// A server that answers every request with `answer` and closes the connection; its address, and the number of its requests.
+    async fn server(answer: String) -> (String, Arc<AtomicUsize>) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = format!("http://{}", listener.local_addr().unwrap());
+        let requests = Arc::new(AtomicUsize::new(0));
+        let count = Arc::clone(&requests);
+        tokio::spawn(async move {
+            while let Ok((mut stream, _)) = listener.accept().await {
+                let (answer, count) = (answer.clone(), Arc::clone(&count));
+                tokio::spawn(async move {
+                    let mut bytes = vec![0; 16 << 10];
+                    let _ = stream.read(&mut bytes).await;
+                    count.fetch_add(1, Ordering::Relaxed);
+                    if answer == "silence" {
+                        std::future::pending::<()>().await;
+                    }
+                    let _ = stream.write_all(answer.as_bytes()).await;
+                });
+            }
+        });
+        (address, requests)
+    }
+
+    fn bucket(endpoint: &str) -> RemoteBucket {
+        let transport = Transport::new(Duration::from_millis(300)).unwrap();
+        let retry = RetryConfig { max_retries: 0, ..RetryConfig::default() };
+        let builder = AmazonS3Builder::new().with_bucket_name("b").with_endpoint(endpoint).with_retry(retry);
+        let builder = builder.with_access_key_id("a").with_secret_access_key("s");
+        let store: Arc<dyn ObjectStore> = Arc::new(builder.with_http_connector(transport).build().unwrap());
+        RemoteBucket { writes: Arc::clone(&store), reads: store, prefix: "p/".to_owned() }
+    }
+
+    fn answer(status: &str, body: &str) -> String {
+        let head = "last-modified: Mon, 30 Nov 2026 18:00:00 GMT\r\netag: \"7\"\r\nconnection: close";
+        format!("HTTP/1.1 {status}\r\n{head}\r\ncontent-length: {}\r\n\r\n{body}", body.len())
+    }
+
+    /// The name of a result.
+    fn name<T>(result: &Result<T, RequestFailure>) -> &'static str {
+        match result {
+            Ok(_) => "ok",
+            Err(RequestFailure::NotFound) => "not found",
+            Err(RequestFailure::Conflict) => "conflict",
+            Err(RequestFailure::Unknown(_)) => "unknown",
+            Err(RequestFailure::Throttled(_)) => "throttled",
+            Err(RequestFailure::Refused(_)) => "refused",
+            Err(RequestFailure::Unsupported(_)) => "unsupported",
+        }
+    }
+
+    /// Each answer of a server is one result, and no request is sent twice.
+    #[tokio::test]
+    async fn answers_are_classified_and_nothing_is_repeated() {
+        let no_bucket = "<Error><Code>NoSuchBucket</Code></Error>";
+        let no_key = "<Error><Code>NoSuchKey</Code></Error>";
+        let expired = "<Error><Code>ExpiredToken</Code></Error>";
+        let cut = "HTTP/1.1 200 OK\r\ncontent-length: 500\r\netag: \"7\"\r\n\
+            last-modified: Mon, 30 Nov 2026 18:00:00 GMT\r\n\r\nhalf";
+        for (answer, [create, replace, get]) in [
+            (answer("200 OK", ""), ["ok", "ok", "ok"]),
+            (answer("412 Precondition Failed", ""), ["conflict", "conflict", "conflict"]),
+            (answer("409 Conflict", ""), ["conflict", "conflict", "conflict"]),
+            (answer("404 Not Found", no_key), ["refused", "conflict", "not found"]),
+            (answer("404 Not Found", no_bucket), ["refused", "conflict", "refused"]),
+            (answer("400 Bad Request", expired), ["refused", "refused", "refused"]),
+            (answer("401 Unauthorized", ""), ["refused", "refused", "refused"]),
+            (answer("403 Forbidden", ""), ["refused", "refused", "refused"]),
+            (answer("408 Request Timeout", ""), ["unknown", "unknown", "unknown"]),
+            (answer("429 Too Many Requests", ""), ["throttled", "throttled", "throttled"]),
+            (answer("500 Internal Server Error", ""), ["unknown", "unknown", "unknown"]),
+            (answer("501 Not Implemented", ""), ["unsupported", "unsupported", "unsupported"]),
+            (answer("503 Slow Down", ""), ["throttled", "throttled", "throttled"]),
+            (String::new(), ["unknown", "unknown", "unknown"]),
+            ("silence".to_owned(), ["unknown", "unknown", "unknown"]),
+            (cut.to_owned(), ["ok", "ok", "unknown"]),
+        ] {
+            let (address, requests) = server(answer.clone()).await;
+            let bucket = bucket(&address);
+            let tag = VersionTag { etag: Some("\"6\"".to_owned()), generation: None };
+            let body = Bytes::from_static(b"body");
+            let results = [
+                name(&bucket.create("k", body.clone()).await),
+                name(&bucket.replace("k", body, &tag).await),
+                name(&bucket.get("k", None).await),
+            ];
+            assert_eq!(results, [create, replace, get], "{answer:?}");
+            assert_eq!(requests.load(Ordering::Relaxed), 3, "{answer:?}");
+        }
+    }
+
+    /// The request may not have been sent, but nothing shows that.
+    #[tokio::test]
+    async fn an_unreachable_server_is_no_answer() {
+        let result = bucket("http://127.0.0.1:1").create("k", Bytes::from_static(b"x")).await;
+        assert_eq!(name(&result), "unknown", "{result:?}");
+    }
+}
