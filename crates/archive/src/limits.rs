@@ -1,18 +1,12 @@
 //! Every limit of the archive, with its unit and its reason.
 
-/// A segment with this number of bytes is full: 23 ms of a PUT at 350 MB/s, and 1,280 segments for 10 GiB.
-pub const SEGMENT_FULL_BYTES: usize = 8 << 20;
-
 /// Most bytes of a segment. A batch is never divided, and a batch of the log has up to 16 MiB of records; carried values may fill the rest.
 pub const SEGMENT_BYTES_MAX: usize = 32 << 20;
 
 /// Bytes of a piece of a value that does not travel with its record; the last one is shorter.
 pub const PIECE_BYTES: usize = 4 << 20;
 
-/// Slots that an owner may have in flight, W of the record.
-pub const IN_FLIGHT_MAX: u16 = 8;
-
-/// Tombstones that one step of a seal creates at once, at most. W of a record is never larger.
+/// Most slots that an owner may have in flight, W of the record: a seal creates a tombstone for each of them.
 pub const SEAL_WIDTH_MAX: u16 = 1024;
 
 /// Most bytes of a part of a base.

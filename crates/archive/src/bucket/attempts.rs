@@ -88,15 +88,17 @@ impl ArchiveBucket {
 
     /// One attempt, and a second one beside it if it is slow. The first decisive result counts.
     async fn create_once(&self, name: &str, bytes: &Bytes) -> Result<(), RequestFailure> {
-        let start = Instant::now();
-        let attempt = || async {
-            self.budget.turn().await;
+        let attempt = || {
             count(&self.counters.puts);
-            limited(WRITE_TIME, self.requests.create(name, bytes.clone())).await
+            limited(WRITE_TIME, self.requests.create(name, bytes.clone()))
         };
+        // Waiting for the turn is no slowness of the store.
+        self.budget.turn().await;
+        let start = Instant::now();
         let first = std::pin::pin!(attempt());
         let second = std::pin::pin!(async {
             sleep(self.times.second_attempt()).await;
+            self.budget.turn().await;
             count(&self.counters.second_attempts);
             attempt().await
         });

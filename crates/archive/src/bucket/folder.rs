@@ -92,7 +92,13 @@ impl Inner {
         };
         write().map(|()| path.clone()).map_err(|error| {
             let _ = fs::remove_file(&path);
-            failure(&error)
+            match error.kind() {
+                ErrorKind::NotFound => RequestFailure::Refused(format!(
+                    "{}: the folder of the archive is gone",
+                    self.root.display()
+                )),
+                _ => failure(&error),
+            }
         })
     }
 
@@ -150,7 +156,11 @@ impl Inner {
             Err(error) => return Err(failure(&error)),
             Ok(()) => {}
         }
-        sync_folder_of(&path).map_err(|error| failure(&error))
+        sync_folder_of(&path).map_err(|error| failure(&error))?;
+        // Empty folders go, too. A create that meets that is repeated.
+        let folders = path.ancestors().skip(1).take_while(|folder| *folder != self.root);
+        folders.take_while(|folder| fs::remove_dir(folder).is_ok()).for_each(drop);
+        Ok(())
     }
 
     fn list(&self, folder: &Path, found: &mut Vec<BucketEntry>) -> Outcome<()> {

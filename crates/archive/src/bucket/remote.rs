@@ -307,6 +307,22 @@ mod tests {
         }
     }
 
+    /// Each kind of store with another server than its provider's. Azure needs an account, which only the environment has.
+    #[tokio::test]
+    async fn each_kind_has_an_endpoint() {
+        for (kind, needs) in [(RemoteKind::S3, ""), (RemoteKind::Gcs, ""), (RemoteKind::Azure, "Account")] {
+            let endpoint = Some("http://127.0.0.1:1");
+            let address = RemoteAddress { kind, bucket: "b", prefix: "p", endpoint, region: Some("r") };
+            match RemoteBucket::open(&address) {
+                Ok(bucket) => assert_eq!(bucket.path("record").as_ref(), "p/record"),
+                Err(RequestFailure::Refused(why)) => {
+                    assert!(!needs.is_empty() && why.contains(needs), "{why}")
+                }
+                Err(other) => panic!("{kind:?}: {other}"),
+            }
+        }
+    }
+
     /// The request may not have been sent, but nothing shows that.
     #[tokio::test]
     async fn an_unreachable_server_is_no_answer() {

@@ -82,8 +82,6 @@ impl Transport {
         let opener = Opener { tcp, tls: TlsConnector::from(Arc::new(tls_config()?)) };
         let mut builder = Client::builder(TokioExecutor::new());
         builder.pool_timer(TokioTimer::new()).pool_idle_timeout(IDLE_TIMEOUT);
-        // The pool would send a request again on another connection.
-        builder.retry_canceled_requests(false);
         Ok(Self { client: builder.build(opener), time_limit })
     }
 }

@@ -30,6 +30,13 @@ async fn a_folder_keeps_all_promises() {
     bucket.list("log", |object| listed.push(object)).await.unwrap();
     assert_eq!(listed, [BucketEntry { name: name.to_owned(), bytes: 7 }]);
     bucket.list("base", |object| panic!("{object:?}")).await.unwrap();
+    // No empty folder is left, and a disk that is gone is named.
+    bucket.delete(name).await.unwrap();
+    assert!(!folder.path().join("log").exists() && !folder.path().join("probe").exists());
+    let path = folder.path().to_owned();
+    folder.close().unwrap();
+    let error = bucket.create(name, Bytes::from_static(b"segment")).await.unwrap_err().to_string();
+    assert!(error.contains(&format!("{}: the folder of the archive is gone", path.display())), "{error}");
 }
 
 #[tokio::test]

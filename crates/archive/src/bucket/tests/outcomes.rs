@@ -241,6 +241,15 @@ async fn second_attempts_are_for_slow_puts_only() {
         bucket.create(&format!("log/a/{at}"), body(at)).await.unwrap();
     }
     assert_eq!(bucket.counters().second_attempts.load(Ordering::Relaxed), 0);
+    // A PUT that waits for the budget is not slow.
+    let (mut bucket, _) = scripted(&[]);
+    bucket.budget = PutBudget::new(1);
+    let start = Instant::now();
+    let names: Vec<String> = (0..5).map(|at| format!("log/a/{at}")).collect();
+    let creates = names.iter().map(|name| bucket.create(name, body(1)));
+    futures_util::future::join_all(creates).await;
+    assert!(start.elapsed() >= Duration::from_secs(4));
+    assert_eq!(bucket.counters().second_attempts.load(Ordering::Relaxed), 0);
     let (bucket, _) = scripted(&[Script::Slow(3)]);
     let start = Instant::now();
     bucket.create("log/a/0", body(1)).await.unwrap();

@@ -244,7 +244,6 @@ fn base_ends_match_the_document() {
 #[test]
 fn limits_match_the_document() {
     for (limit, value, text) in [
-        ("SEGMENT_FULL_BYTES", SEGMENT_FULL_BYTES as u64, "8 MiB"),
         ("SEGMENT_BYTES_MAX", SEGMENT_BYTES_MAX as u64, "32 MiB"),
         ("PIECE_BYTES", PIECE_BYTES as u64, "4 MiB"),
         ("PART_BYTES_MAX", PART_BYTES_MAX, "64 MiB"),
