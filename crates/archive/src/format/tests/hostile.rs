@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use shoal_base::checksum::crc32c;
-use shoal_base::{Lsn, TabletId};
+use shoal_base::{Lsn, SeededEntropy, TabletId};
 use shoal_log::format::{RecordKind, encode_record};
 use shoal_testkit::corpus;
 
@@ -338,6 +338,31 @@ fn stored_inputs_are_read() {
     let stored = corpus::read("archive");
     assert!(stored.len() >= 6, "{}", stored.len());
     stored.iter().for_each(|(_, input)| archive(input));
+}
+
+/// Random changes of the stored inputs, by a seed: a fuzzer's start without a fuzzer.
+#[test]
+fn changed_inputs_are_read() {
+    let dice = SeededEntropy::new(7);
+    for (_, input) in corpus::read("archive") {
+        for _ in 0..1_000 {
+            let mut changed = input.clone();
+            for _ in 0..=dice.below(4) {
+                let at = dice.below(changed.len() as u64) as usize;
+                let byte = [0, 1, 0x7F, 0x80, 0xFF, dice.below(256) as u8][dice.below(6) as usize];
+                match dice.below(8) {
+                    0 => changed.truncate(at.max(1)),
+                    1 => changed.insert(at, byte),
+                    2 => drop(changed.remove(at)),
+                    _ => changed[at] = byte,
+                }
+                if changed.is_empty() {
+                    break;
+                }
+            }
+            archive(&changed);
+        }
+    }
 }
 
 /// Writes the seeds of the corpus into the folder that the variable names, for `cargo x fuzz --keep`.
