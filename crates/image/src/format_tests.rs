@@ -12,6 +12,7 @@ use shoal_log::format::{
 };
 use shoal_log::{CLOCK_RECORD_BYTES, ClockRecord, LogPlace, WallMark};
 use shoal_testkit::bytes::number;
+pub(crate) use shoal_testkit::document::table;
 use shoal_tree::layers::page as layers_page;
 use shoal_tree::layers::{LAYERS_MAX, Layers, LayersRef, tombstone};
 use shoal_tree::{PageRef, Root, Tree};
@@ -23,24 +24,6 @@ use crate::layout::{Layout, Places};
 use crate::losses::Losses;
 use crate::superblock::{FORMAT_VERSION, FORMAT_VERSION_OLDEST, SpacePlace, Superblock};
 use crate::tablet_record::TabletRecord;
-
-/// The rows of the table after `<!-- table: name -->`: field -> (offset, bytes).
-pub(crate) fn table(doc: &str, name: &str) -> BTreeMap<String, (usize, usize)> {
-    let start = doc.find(&format!("<!-- table: {name} -->")).expect("the table is marked");
-    let mut rows = BTreeMap::new();
-    let mut next = 0;
-    for line in doc[start..].lines().skip(3).take_while(|line| line.starts_with('|')) {
-        let cells: Vec<&str> = line.split('|').map(str::trim).collect();
-        let (Ok(offset), Ok(bytes)) = (cells[1].parse::<usize>(), cells[2].parse::<usize>()) else {
-            continue;
-        };
-        assert_eq!(offset, next, "{name}: a gap or an overlap before {}", cells[3]);
-        next = offset + bytes;
-        rows.insert(cells[3].to_owned(), (offset, bytes));
-    }
-    assert!(rows.len() > 2, "{name} has rows");
-    rows
-}
 
 fn superblock() -> Superblock {
     Superblock {

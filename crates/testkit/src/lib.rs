@@ -10,7 +10,7 @@
 //! - [`linear`]: checks that the answers to several clients fit one order of their operations; [`serial`]: the same for transactions of
 //!   several keys.
 //! - [`permissions`]: the oracle of grants, with all kinds of callers.
-//! - [`corpus`]: the stored inputs of the fuzz targets.
+//! - [`corpus`]: the stored inputs of the fuzz targets. [`document`]: the tables of `docs/format/`.
 //! - [`http2`]: frames by hand; [`resp`]: commands of the Redis protocol. `certificates` (a feature): roots and identities for TLS.
 //!
 //! The kit knows no engine: a test translates between the two, so that an error in the engine's types cannot hide in the
@@ -22,6 +22,7 @@ pub mod certificates;
 pub mod clock;
 pub mod corpus;
 pub mod device;
+pub mod document;
 pub mod http2;
 pub mod lab;
 pub mod linear;

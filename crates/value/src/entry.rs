@@ -308,6 +308,26 @@ impl<'a> Head<'a> {
     }
 }
 
+/// The fields of a body before its home, for a format that keeps them and has other homes (`docs/format/archive.md`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BodyHead<'a> {
+    /// The fields, encoded: flags first.
+    pub bytes: &'a [u8],
+    /// Bytes of metadata before the value, and of the value.
+    pub stored_bytes: u64,
+}
+
+/// Splits `body` into the fields before its home, which is not looked at, and the rest.
+///
+/// # Errors
+/// [`Truncated`] if these fields are not those of a body.
+pub fn split_home(body: &[u8]) -> Result<(BodyHead<'_>, &[u8]), Truncated> {
+    let (head, reader) = Head::take(body)?;
+    let in_front = if let HeadMeta::InFront(bytes, _) = head.meta { bytes } else { 0 };
+    let (bytes, rest) = body.split_at_checked(body.len() - reader.rest().len()).ok_or(Truncated)?;
+    Ok((BodyHead { bytes, stored_bytes: head.value_bytes + u64::from(in_front) }, rest))
+}
+
 /// The length of metadata before the value, and its summary.
 fn take_in_front<'a>(reader: &mut Reader<'a>) -> Result<HeadMeta<'a>, Truncated> {
     let bytes = u32::try_from(reader.varint()?).map_err(|_| Truncated)?;

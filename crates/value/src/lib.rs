@@ -35,8 +35,8 @@ mod read;
 mod verify;
 
 pub use entry::{
-    Entry, Home, INLINE_RUNS_MAX, InlineEntry, Meta, decode_leaf_entry, end_of, split_leaf_entry,
-    value_bytes_of,
+    BodyHead, Entry, Home, INLINE_RUNS_MAX, InlineEntry, Meta, decode_leaf_entry, end_of, split_home,
+    split_leaf_entry, value_bytes_of,
 };
 pub use joined::{JoinedManifest, ManifestSegment, NOTE_BYTES_MAX};
 pub use manifest::Manifest;

@@ -12,7 +12,7 @@ use super::{Finding, Tree, read};
 
 /// Crates that may use tokio or tonic; all others are independent of a runtime and a network.
 const NETWORKED: &str = "shoal-api shoal-storekit shoal-metrics shoal-frontend shoal-http shoal-client shoal-server \
-    shoal-space-service shoal-s3 shoal-console shoal-transfer shoal-bench shoal shoal-experiments";
+    shoal-space-service shoal-archive shoal-s3 shoal-console shoal-transfer shoal-bench shoal shoal-experiments";
 
 /// The kits of tests: other crates use them for development only.
 const TEST_KITS: [&str; 2] = ["shoal-testkit", "shoal-storekit"];
