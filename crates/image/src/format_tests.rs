@@ -42,7 +42,7 @@ pub(crate) fn table(doc: &str, name: &str) -> BTreeMap<String, (usize, usize)> {
     rows
 }
 
-fn superblock() -> Superblock {
+pub(crate) fn superblock() -> Superblock {
     Superblock {
         version: FORMAT_VERSION,
         features: Features { compatible: 1014, read_only: 1015, incompatible: 0 },

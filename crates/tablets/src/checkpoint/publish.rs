@@ -175,6 +175,9 @@ impl Checkpointer {
         if !injected(Bug::PagesNotFlushed) {
             self.flushed(async { self.device.flush().await.ok().map_err(Error::Io) }).await?;
         }
+        if let Some(watch) = &self.watch {
+            watch.note(&next);
+        }
         // The writes stay outside of `flushed`: commits beside it wait for every operation inside (`fence.rs`).
         copies::write_copies(&self.device, &next).await?;
         self.flushed(copies::flush(&self.device)).await?;
