@@ -333,7 +333,7 @@ impl Superblock {
     }
 }
 
-/// The fields that tell one superblock from another.
+/// The fields that identify a superblock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SuperblockHead {
     /// The identity of the store.

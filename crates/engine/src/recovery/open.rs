@@ -175,14 +175,7 @@ impl Recovery {
         if options.read_only {
             return Ok(Store(inner));
         }
-        // The first batch of the epoch: it carries the number at which the log continues, and names the superblock (R9).
-        inner.log.committer.seal().await;
-        inner.log.poison.check()?;
-        if let Some(worker) = worker {
-            workers::start(&worker, &inner)
-                .map_err(|error| Error::Unopenable(format!("a thread could not be started: {error}")))?;
-        }
-        Ok(Store(inner))
+        start_epoch(inner, worker).await
     }
 
     fn tell_notes(&self) {
@@ -301,6 +294,18 @@ impl Recovery {
         }
         Ok((Log { committer, poison, expiry }, watch, bell.map(Worker::new)))
     }
+}
+
+/// Writes the first batch of the epoch, which carries the number at which the log continues, and names the superblock (R9). Starts the
+/// store's threads.
+async fn start_epoch(inner: Arc<Inner>, worker: Option<Arc<Worker>>) -> Result<Store> {
+    inner.log.committer.seal().await;
+    inner.log.poison.check()?;
+    if let Some(worker) = worker {
+        workers::start(&worker, &inner)
+            .map_err(|error| Error::Unopenable(format!("a thread could not be started: {error}")))?;
+    }
+    Ok(Store(inner))
 }
 
 /// The tuning with what the cache has room for.

@@ -142,7 +142,7 @@ fn writes_acknowledged_while_another_server_opens_are_there() {
     assert!(is_refused(&first.set_numbered(99, 1, 300)));
 }
 
-/// A device on which the second server opens at a given request of the first one's opening.
+/// A device on which the second server opens at each request of the first one's opening.
 #[test]
 fn of_two_openings_at_one_time_one_is_refused() {
     let mut refused = 0;

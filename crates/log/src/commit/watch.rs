@@ -2,7 +2,7 @@
 //!
 //! The look makes one direction safe. Another opening writes a superblock before it reads the log, so a batch whose look finds none of
 //! another opening is in the log that the other one reads later. In the other direction it is an alarm only: the batch itself may have
-//! overwritten what the other opening wrote at the same place. A device that refuses the writes of the former owner is the fence.
+//! overwritten a batch of the other opening at the same place. A device that refuses the writes of the former owner is the fence.
 
 use shoal_base::task::Boxed;
 use shoal_common::error::{Error, Result};

@@ -175,14 +175,18 @@ impl Checkpointer {
         if !injected(Bug::PagesNotFlushed) {
             self.flushed(async { self.device.flush().await.ok().map_err(Error::Io) }).await?;
         }
-        if let Some(watch) = &self.watch {
-            watch.note(&next);
-        }
         // The writes stay outside of `flushed`: commits beside it wait for every operation inside (`fence.rs`).
-        copies::write_copies(&self.device, &next).await?;
+        self.write_copies(&next).await?;
         self.flushed(copies::flush(&self.device)).await?;
         self.log.committer.superblock_published(next.number, next.log_tail.position, next.lsn_ceiling);
         Ok(next)
+    }
+
+    async fn write_copies(&self, next: &Superblock) -> Result<()> {
+        if let Some(watch) = &self.watch {
+            watch.note(next);
+        }
+        copies::write_copies(&self.device, next).await
     }
 
     /// The first record that an opening would have to replay with `changes`.
