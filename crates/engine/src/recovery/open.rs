@@ -61,10 +61,11 @@ impl Store {
         environment: Environment,
     ) -> Boxed<'static, Result<Self>> {
         Box::pin(async move {
-            let mut opened = Recovery::read(device, &options).await?;
-            if options.shared_device && !options.read_only {
-                opened = opened.claim(&options).await?;
-            }
+            let mut opened = if options.shared_device && !options.read_only {
+                Recovery::read_shared(device, &options).await?.claim(&options).await?
+            } else {
+                Recovery::read(device, &options).await?
+            };
             if let Some(blocks_max) = options.grow_to {
                 let state = (&mut opened.superblock, &mut opened.image);
                 raise_cap(&opened.device, state, blocks_max, options.read_only).await?;

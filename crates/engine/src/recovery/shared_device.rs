@@ -8,11 +8,41 @@
 use shoal_common::error::{Error, Result};
 use shoal_common::injected_bug::{Bug, injected};
 use shoal_common::options::OpenOptions;
+use shoal_device::Device;
 use shoal_image::copies;
 
 use crate::recovery::read::Recovery;
 
+/// Readings of a log that another server writes to, until one meets a moment between two of its writes.
+const READINGS_MAX: usize = 20;
+
 impl Recovery {
+    /// As [`read`](Self::read). Under a server that still writes, a reading finds pieces of different moments, which look like damage; real
+    /// damage is the same in the next reading.
+    ///
+    /// # Errors
+    /// As [`read`](Self::read); [`Error::Unopenable`] if the contents change with each reading.
+    pub(crate) async fn read_shared(device: Device, options: &OpenOptions) -> Result<Self> {
+        let mut before = String::new();
+        for _ in 0..READINGS_MAX {
+            match Self::read(device.clone(), options).await {
+                Err(error @ Error::Corrupt { .. }) => {
+                    let words = error.to_string();
+                    if words == before {
+                        return Err(error);
+                    }
+                    before = words;
+                }
+                read => return read,
+            }
+        }
+        Err(Error::Unopenable(
+            "another server writes to the device: its log changes with each reading. Stop that server, or let the device refuse its writes, \
+             before you start this one again; nothing was repaired, and nothing has to be"
+                .into(),
+        ))
+    }
+
     /// Claims the device, and reads the store again. The first reading showed that the store may be opened: a claim of a store whose newest
     /// superblock is lost would hide the loss.
     ///
@@ -40,7 +70,7 @@ impl Recovery {
         };
         let device = self.device.clone();
         drop(self);
-        let again = Self::read(device, options).await?;
+        let again = Self::read_shared(device, options).await?;
         copies::check_newest(&again.device, &claim).await?;
         Ok(again)
     }

@@ -5,13 +5,15 @@ use std::sync::Arc;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use shoal_device::{BlockDevice, Device, Op, Submission};
+use shoal_device::{BlockDevice, Device, IoBuf, Op, Submission};
 use shoal_device_sim::SimDevice;
 use shoal_engine::{Error, OpenOptions, Store, block_on};
 use shoal_testkit::device::{Intercept, Intercepted};
 use shoal_testkit::wait::eventually;
 
-use crate::common::{ByName, assert_clean, device, formatted, open, tiny, tiny_with_threads};
+use crate::common::{
+    ByName, assert_clean, device, formatted, open, tiny, tiny_with_memtables, tiny_with_threads,
+};
 
 const BLOCKS: u64 = 2_048;
 
@@ -246,4 +248,71 @@ fn without_the_option_nothing_is_read() {
         sim.counters().reads - before
     };
     assert_eq!((reads_of(tiny()), reads_of(shared())), (0, 3));
+}
+
+/// A device whose log is damaged at another place in each reading of an opening.
+struct Changing {
+    sim: Arc<SimDevice>,
+    /// The damaged block of each reading; the last one stays.
+    plan: Vec<Option<u64>>,
+    readings: AtomicU64,
+    damaged: Mutex<Option<u64>>,
+}
+
+impl Changing {
+    /// Turns the damage of `block` on or off.
+    fn flip(&self, block: Option<u64>) {
+        let Some(block) = block else { return };
+        let device = device(&self.sim);
+        let mut bytes = block_on(device.read(block, IoBuf::unfilled(1))).ok().unwrap();
+        bytes[100] ^= 0xFF;
+        block_on(device.write(block, bytes)).ok().unwrap();
+    }
+}
+
+impl Intercept for Changing {
+    fn inner(&self) -> &dyn BlockDevice {
+        &*self.sim
+    }
+
+    fn pass(&self, submissions: Vec<Submission>) -> Vec<Submission> {
+        // A reading starts with slot 0.
+        if submissions.iter().any(|request| request.op() == Op::Read && request.block() == 0) {
+            let reading = self.readings.fetch_add(1, Ordering::Relaxed) as usize;
+            let next = self.plan[reading.min(self.plan.len() - 1)];
+            let mut damaged = self.damaged.lock().unwrap();
+            self.flip(*damaged);
+            self.flip(next);
+            *damaged = next;
+        }
+        submissions
+    }
+}
+
+/// A log that another server writes to is read again; damage is the same in the second reading, and stays damage.
+#[test]
+fn damage_is_the_same_in_two_readings() {
+    let (first, second) = (Some(36), Some(38));
+    let always = [first, second].repeat(20);
+    for (plan, words) in [
+        (vec![first, second, None], None),
+        (vec![first, first], Some("Acknowledged writes may be lost")),
+        (always, Some("another server writes to the device")),
+    ] {
+        let sim = formatted(BLOCKS, 15);
+        let store = open(&device(&sim), tiny_with_memtables(100)).unwrap();
+        (0..8).for_each(|which| store.put_numbered(which, 1, 300));
+        let image = sim.image();
+        drop(store);
+        let sim = SimDevice::from_image(image);
+        let changing = Changing { sim, plan, readings: AtomicU64::new(0), damaged: Mutex::new(None) };
+        let opened = open(&Intercepted::new(changing).1, shared());
+        match words {
+            None => (0..8).for_each(|which| opened.as_ref().unwrap().assert_numbered(which, 1, 300)),
+            Some(words) => {
+                let error = opened.err().unwrap().to_string();
+                assert!(error.contains(words), "{error}");
+            }
+        }
+    }
 }
