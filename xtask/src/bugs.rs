@@ -140,6 +140,8 @@ const HUNTS: &[Hunt] = &[
     ("HoleWithoutRoom", STORE, "relocation::holes_without_room_refuse_writes"),
     ("AdoptedFreed", STORE, "uploads_crash::every_crash_leaves_whole_uploads"),
     ("AdoptedTwice", STORE, "uploads_crash::every_crash_leaves_whole_uploads"),
+    ("AlarmAfterAck", STORE, "shared_device::the_former_server_stops_at_its_next_flush"),
+    ("ReadBeforeClaim", STORE, "shared_device::writes_acknowledged_while_another_server_opens_are_there"),
 ];
 
 /// The options of the command line.

@@ -104,6 +104,8 @@ pub(crate) struct StoreOptions {
     /// Memory for short values that are read often.
     pub(crate) short_values: Size,
     pub(crate) io: Io,
+    /// Another machine can open the device, too.
+    pub(crate) shared_device: bool,
     /// Buckets whose values have separate space.
     pub(crate) own_space: Vec<String>,
     /// Releases free space on the device; none: if it is a file.
@@ -131,6 +133,7 @@ impl Default for StoreOptions {
             looks: Size(64 << 20),
             short_values: Size(16 << 20),
             io: Io::Auto,
+            shared_device: false,
             own_space: Vec::new(),
             discard: None,
             pause_relocation: false,
@@ -255,6 +258,7 @@ fn open_options(options: &StoreOptions) -> OpenOptions {
         discard: options.discard,
         pause_relocation: options.pause_relocation,
         read_only: options.access == Access::Read,
+        shared_device: options.shared_device,
         cache_bytes: usize::try_from(options.cache.0).unwrap_or(usize::MAX),
         memtable_bytes: options.memtable.map(|size| usize::try_from(size.0).unwrap_or(usize::MAX)),
         tuning: tuning(options),

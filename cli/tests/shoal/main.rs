@@ -50,6 +50,7 @@ mod s3_client;
 mod s3_memory;
 mod scale;
 mod serve;
+mod shared_device;
 mod space;
 mod space_service;
 mod stopping;

@@ -192,6 +192,10 @@ pub enum Bug {
     AdoptedFreed,
     /// INV-44: a replayed object takes the runs of its parts, too.
     AdoptedTwice,
+    /// INV-45: a batch on a shared device is acknowledged before the look at the superblocks.
+    AlarmAfterAck,
+    /// INV-45: a server reads the log of a shared device before it claims the device.
+    ReadBeforeClaim,
 }
 
 /// Returns true if this bug is active.

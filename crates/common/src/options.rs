@@ -102,6 +102,10 @@ pub struct OpenOptions {
     /// nothing. The opening fails with [`Error::Invalid`](crate::error::Error::Invalid) if the store has a larger cap, if the device is too
     /// small for it, or if the store is opened read-only; the store is unchanged then.
     pub grow_to: Option<u64>,
+    /// The device can be opened on another machine, too, where no lock reaches. The opening claims it with a superblock before it reads the
+    /// log, and each flush of the log is followed by a look at the superblocks: once another opening wrote one, nothing more is
+    /// acknowledged. **An alarm, not a fence**: the last batch may have overwritten the other opening's log.
+    pub shared_device: bool,
     /// Sizes that tests shrink.
     pub tuning: Tuning,
 }
@@ -118,6 +122,7 @@ impl Default for OpenOptions {
             pause_relocation: false,
             discard: None,
             grow_to: None,
+            shared_device: false,
             tuning: Tuning::default(),
         }
     }

@@ -277,6 +277,10 @@ impl BlockDevice for FileDevice {
         self.storage.shortened(needed)
     }
 
+    fn is_cached(&self) -> bool {
+        self.storage.is_cached()
+    }
+
     fn describe(&self) -> String {
         match &self.driver {
             Driver::Uring(_) => self.storage.describe("io_uring"),

@@ -240,6 +240,11 @@ pub trait BlockDevice: Send + Sync {
         None
     }
 
+    /// Returns true if reads may be answered by a cache of this machine, which does not have the writes of others.
+    fn is_cached(&self) -> bool {
+        false
+    }
+
     /// The kind of the device and of its driver, in a few words for the log.
     fn describe(&self) -> String;
 

@@ -184,6 +184,11 @@ impl Storage {
         }
     }
 
+    /// See [`crate::BlockDevice::is_cached`].
+    pub(crate) fn is_cached(&self) -> bool {
+        !self.direct
+    }
+
     pub(crate) fn can_grow(&self) -> bool {
         self.kind == Kind::Regular && !self.read_only
     }

@@ -111,6 +111,46 @@ pub fn copies(number: u64) -> [u64; 2] {
     SUPERBLOCK_COPIES[(number % 2) as usize]
 }
 
+/// Claims a shared device for an opening (R45): publishes the newest superblock again under the next number, so that a server that has the
+/// device finds a superblock that it did not write, before this opening reads the log. Returns the claim.
+///
+/// # Errors
+/// [`Error::NoRoom`]: nothing was claimed. As [`check_newest`]; as the device.
+pub async fn claim(device: &Device) -> Result<Superblock> {
+    let FoundCopies::Newest(newest) = read_newest(device).await? else { return Err(gone()) };
+    newest.features.check_writable()?;
+    let claim = Superblock { number: newest.number + 1, ..*newest };
+    write(device, &claim).await?;
+    check_newest(device, &claim).await?;
+    Ok(claim)
+}
+
+fn gone() -> Error {
+    Error::Unopenable("the superblocks are gone from the device since they were read".into())
+}
+
+/// Checks that `wanted` is still the newest superblock.
+///
+/// # Errors
+/// [`Error::Unopenable`] if another server published one since; as the device.
+pub async fn check_newest(device: &Device, wanted: &Superblock) -> Result<()> {
+    let FoundCopies::Newest(found) = read_newest(device).await? else {
+        return Err(Error::Unopenable(
+            "the superblocks are gone from the device since they were read".into(),
+        ));
+    };
+    // An upgrade changes the version in memory first.
+    let is_same = found.version != wanted.version || found.encode()[..] == wanted.encode()[..];
+    if is_same && (found.number, found.epoch) == (wanted.number, wanted.epoch) {
+        return Ok(());
+    }
+    Err(Error::Unopenable(format!(
+        "another server writes to the device: it has superblock {} of opening {}, instead of {} of opening {}. Stop that server, or let the \
+         device refuse its writes, before you start this one again",
+        found.number, found.epoch, wanted.number, wanted.epoch
+    )))
+}
+
 /// Writes both copies of `superblock` to its slot and makes them durable.
 ///
 /// # Errors

@@ -25,7 +25,7 @@ use crate::losses::Losses;
 use crate::superblock::{FORMAT_VERSION, FORMAT_VERSION_OLDEST, SpacePlace, Superblock};
 use crate::tablet_record::TabletRecord;
 
-fn superblock() -> Superblock {
+pub(crate) fn superblock() -> Superblock {
     Superblock {
         version: FORMAT_VERSION,
         features: Features { compatible: 1014, read_only: 1015, incompatible: 0 },

@@ -14,7 +14,8 @@
 //! 2. `superblock.rs` and `docs/format/superblock.md`: the bytes; `tablet_record.rs`, `losses.rs`: parts of them.
 //! 3. `copies.rs`: two slots of two copies; the newest valid copy counts.
 //! 4. `features.rs`: the flags that a program needs to open a store.
-//! 5. `space_image.rs` and `docs/format/space.md`: a snapshot of the free space, and deltas.
+//! 5. `slot_watch.rs`: another opening of a shared device.
+//! 6. `space_image.rs` and `docs/format/space.md`: a snapshot of the free space, and deltas.
 
 pub mod copies;
 pub mod features;
@@ -22,6 +23,7 @@ pub mod features;
 mod format_tests;
 pub mod layout;
 pub mod losses;
+pub mod slot_watch;
 pub mod space_image;
 pub mod superblock;
 pub mod tablet_record;

@@ -31,6 +31,7 @@ const COUNTER_FOUND_MAX: u64 = COUNTER_MAX / 2;
 const CRC_OFFSET: usize = BLOCK_BYTES - 4;
 /// The offset of the version, the same in every version.
 const VERSION_OFFSET: usize = 8;
+const IDENTITY_OFFSET: usize = 16;
 /// The offset of the number, the same in every version.
 pub(crate) const NUMBER_OFFSET: usize = 32;
 const FEATURES_OFFSET: usize = 164;
@@ -329,6 +330,36 @@ impl Superblock {
             && self.tablets.iter().all(|tablet| tablet.is_sensible(&usable))
             // An opening gives numbers above the ceiling only: an apply never takes a tablet's number back.
             && self.tablets.iter().all(|tablet| tablet.applied <= self.lsn_ceiling)
+    }
+}
+
+/// The fields that identify a superblock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SuperblockHead {
+    /// The identity of the store.
+    pub identity: [u8; 16],
+    /// The number.
+    pub number: u64,
+    /// The epoch of its opening.
+    pub epoch: u64,
+    /// The checksum of all other bytes.
+    pub crc: u32,
+    /// This program knows its version and features.
+    pub is_known: bool,
+}
+
+impl SuperblockHead {
+    /// The head of a whole superblock of any version; `None` if `block` is damaged, or none.
+    pub fn of(block: &[u8]) -> Option<Self> {
+        if !is_whole(block) {
+            return None;
+        }
+        let mut reader = Reader::new(block.get(IDENTITY_OFFSET..)?);
+        let mut identity = [0; 16];
+        identity.copy_from_slice(reader.bytes(16).ok()?);
+        let [number, epoch] = fields(&mut reader).ok()?;
+        let crc = Reader::new(block.get(CRC_OFFSET..)?).u32().ok()?;
+        Some(Self { identity, number, epoch, crc, is_known: needs(block).is_none() })
     }
 }
 

@@ -44,6 +44,11 @@ pub trait Intercept: Send + Sync {
         self.inner().can_grow()
     }
 
+    /// As [`BlockDevice::is_cached`].
+    fn is_cached(&self) -> bool {
+        self.inner().is_cached()
+    }
+
     /// As [`BlockDevice::displaced`].
     fn displaced(&self) -> Option<String> {
         self.inner().displaced()
@@ -101,6 +106,10 @@ impl<I: Intercept> BlockDevice for Intercepted<I> {
 
     fn can_grow(&self) -> bool {
         self.0.can_grow()
+    }
+
+    fn is_cached(&self) -> bool {
+        self.0.is_cached()
     }
 
     fn displaced(&self) -> Option<String> {

@@ -64,6 +64,10 @@ pub(crate) struct Arguments {
     /// How to do I/O on the device [default: auto].
     #[arg(long, value_name = "HOW", env = "SHOAL_IO", hide_env_values = true)]
     pub(crate) io: Option<Io>,
+    /// The device can be opened on another machine, too (RBD, EBS, DRBD, NVMe-oF): after each flush, and before the answers, look whether
+    /// another server opened it. One more read for each commit. An alarm, not a fence: the device has to refuse the former server.
+    #[arg(long, value_name = "BOOL", env = "SHOAL_SHARED_DEVICE", hide_env_values = true, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    pub(crate) shared_device: Option<bool>,
     /// The address to listen on; port 0 takes a free one [default: 127.0.0.1:7411].
     #[arg(long, value_name = "HOST:PORT", env = "SHOAL_LISTEN", hide_env_values = true)]
     pub(crate) listen: Option<String>,
@@ -279,7 +283,7 @@ impl Arguments {
             grpc_compression insecure io key_file kv_bucket listen log log_format memory memtable
             metrics must_exist open_health own_space password_file pause_relocation poll
             resp resp_bucket resp_pending resp_tls s3 s3_domain s3_etag s3_region s3_upload_life s3_website_domain scrub_every scrub_rate
-            size slow snapshot_max_age stop_timeout tablets tls12 tls_cert tls_client_ca tls_key
+            shared_device size slow snapshot_max_age stop_timeout tablets tls12 tls_cert tls_client_ca tls_key
             token_file web_origins
         }
     }

@@ -116,7 +116,7 @@ mod tests {
     #[test]
     fn every_key_is_understood() {
         let text = "data = '/srv/shoal.data'\nmust-exist = true\nsize = '64G'\nmemory = '2G'\ncache = 1048576\nmemtable = '64M'\ntablets = 8\n\
-                    io = 'threads'\nlisten = '127.0.0.1:0'\ninsecure = true\n\
+                    io = 'threads'\nshared-device = true\nlisten = '127.0.0.1:0'\ninsecure = true\n\
                     tls-cert = 'c'\ntls-key = 'k'\ntls-client-ca = 'r'\ntls12 = true\ntoken-file = 't'\nkey-file = 'keys'\n\
                     kv-bucket = 'kv'\ngrpc-compression = 'gzip'\nweb-origins = ['https://a']\nresp = 'off'\nresp-bucket = 'cache'\n\
                     password-file = '/etc/shoal.password'\ndurability = 'relaxed:50'\npoll = 20\nresp-pending = '64M'\ncluster = true\nannounce = 'a:1'\nresp-tls = 'off'\ns3 = 'off'\ns3-region = 'here'\ns3-domain = ['s3.a']\ns3-etag = 'crc'\ns3-website-domain = ['web.a']\ns3-upload-life = '1d'\nconsole = 'off'\naudit-log = '/var/log/shoal.audit'\nlog = 'debug'\n\
@@ -131,6 +131,7 @@ mod tests {
             memtable: Some(Size(64 << 20)),
             tablets: Some(8),
             io: Some(Io::Threads),
+            shared_device: Some(true),
             listen: Some("127.0.0.1:0".into()),
             insecure: Some(true),
             tls_cert: Some("c".into()),

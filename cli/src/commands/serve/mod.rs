@@ -164,6 +164,13 @@ fn warn_of_settings(settings: &Settings) {
     if let Some(warning) = &settings.memory_warning {
         tracing::warn!("{warning}");
     }
+    if settings.store.shared_device {
+        tracing::warn!(
+            "--shared-device is an alarm, not a fence: this server stops writing when it finds another one on {}, and writes of both may be \
+             lost by then. The device has to refuse the former server (docs/operate/network-devices.md)",
+            settings.data.display()
+        );
+    }
     if settings.is_resp_open {
         tracing::warn!(
             "the Redis frontend is off: it would let in everybody on this machine, and gRPC asks for credentials; \

@@ -159,6 +159,7 @@ impl Settings {
                 looks: Size(memory.looks),
                 short_values: Size(memory.short_values),
                 io: arguments.io.unwrap_or_default(),
+                shared_device: arguments.shared_device.unwrap_or(false),
                 own_space: arguments.own_space.unwrap_or_default(),
                 discard: arguments.discard,
                 pause_relocation: arguments.pause_relocation.unwrap_or(false),

@@ -10,4 +10,5 @@ pub(crate) mod rebuild;
 pub(crate) mod recount;
 pub(crate) mod repair;
 pub(crate) mod report;
+mod shared_device;
 pub(crate) mod unfinished;

@@ -16,11 +16,12 @@ use shoal_common::options::{Environment, OpenOptions, Tuning};
 use shoal_device::Device;
 use shoal_image::copies;
 use shoal_image::features::UPLOADS;
+use shoal_image::slot_watch::SlotWatch;
 use shoal_image::superblock::{FORMAT_VERSION, Superblock};
 use shoal_log::format::RecordKind;
 use shoal_log::{
-    BatchIndex, CommitStart, Committer, ExpiryClock, FoundBatch, FoundTime, Log, LogPlace, Numbered, Poison,
-    Record, run_to_end,
+    BatchIndex, CommitStart, Committer, DeviceWatch, ExpiryClock, FoundBatch, FoundTime, Log, LogPlace,
+    Numbered, Poison, Record, run_to_end,
 };
 use shoal_memtable::admission::{MemtableAdmission, records_max};
 use shoal_memtable::hash_of;
@@ -60,7 +61,11 @@ impl Store {
         environment: Environment,
     ) -> Boxed<'static, Result<Self>> {
         Box::pin(async move {
-            let mut opened = Recovery::read(device, &options).await?;
+            let mut opened = if options.shared_device && !options.read_only {
+                Recovery::read_shared(device, &options).await?.claim(&options).await?
+            } else {
+                Recovery::read(device, &options).await?
+            };
             if let Some(blocks_max) = options.grow_to {
                 let state = (&mut opened.superblock, &mut opened.image);
                 raise_cap(&opened.device, state, blocks_max, options.read_only).await?;
@@ -136,7 +141,7 @@ impl Recovery {
         // Without an opening of its own, the superblock that was found stays the newest.
         let found = options.read_only.then(|| self.superblock.clone());
         let releases = make_holes_if_wanted(&self.device, &space, &options);
-        let (log, worker) = self.open_log(replayed, &space, &options, &environment).await?;
+        let (log, watch, worker) = self.open_log(replayed, &space, &options, &environment).await?;
         let losses = self.superblock.losses;
         let checkpointer = Checkpointer {
             device: self.device,
@@ -146,6 +151,7 @@ impl Recovery {
             tuning: tuning_of(&options),
             looked_ns: AtomicU64::new(environment.clock.monotonic_ns()),
             clock: environment.clock.clone(),
+            watch,
             log: Arc::new(log),
             space,
             own: Arc::new(own),
@@ -170,14 +176,7 @@ impl Recovery {
         if options.read_only {
             return Ok(Store(inner));
         }
-        // The first batch of the epoch: it carries the number at which the log continues, and names the superblock (R9).
-        inner.log.committer.seal().await;
-        inner.log.poison.check()?;
-        if let Some(worker) = worker {
-            workers::start(&worker, &inner)
-                .map_err(|error| Error::Unopenable(format!("a thread could not be started: {error}")))?;
-        }
-        Ok(Store(inner))
+        start_epoch(inner, worker).await
     }
 
     fn tell_notes(&self) {
@@ -225,18 +224,22 @@ impl Recovery {
         Ok(Replayed { index, time, next_lsn, epoch })
     }
 
-    /// Publishes the superblock of this opening, unless it is read-only. Returns the log for the following batches, and
-    /// the store's threads, which are not started.
+    /// Publishes the superblock of this opening, unless it is read-only. Returns the log for the following batches, the watch of a shared
+    /// device, and the store's threads, which are not started.
     async fn open_log(
         &mut self,
         replayed: Replayed,
         space: &SpaceManager,
         options: &OpenOptions,
         environment: &Environment,
-    ) -> Result<(Log, Option<Arc<Worker>>)> {
+    ) -> Result<(Log, Option<Arc<SlotWatch>>, Option<Arc<Worker>>)> {
         let Replayed { mut index, time, next_lsn, epoch } = replayed;
         let (device, superblock) = (&self.device, &mut self.superblock);
         let has_older = !options.read_only && copies::has_older(device).await && !injected(Bug::OldSlotStays);
+        let is_shared = options.shared_device && !options.read_only;
+        if is_shared {
+            copies::check_newest(device, superblock).await?;
+        }
         let expiry = time.open(environment.clock.clone(), Lsn(next_lsn.0 - 1));
         begin_epoch(superblock, self.log.head, self.is_cut, next_lsn, &expiry);
         assert!(
@@ -267,6 +270,8 @@ impl Recovery {
         let head = LogPlace { first_lsn: next_lsn, ..self.log.head };
         index.push_head(head);
         let poison = Arc::new(if options.read_only { Poison::read_only() } else { Poison::default() });
+        let watch =
+            is_shared.then(|| Arc::new(SlotWatch::new(device.clone(), superblock, no_room.is_none())));
         let bell = (options.background && !options.read_only).then(Arc::<Bell>::default);
         let start = CommitStart {
             ring: superblock.layout.ring(),
@@ -280,6 +285,7 @@ impl Recovery {
             superblock: superblock.number,
             batch_bytes_max: options.tuning.batch_bytes_max,
             expiry: expiry.clone(),
+            watch: watch.clone().map(|watch| watch as Arc<dyn DeviceWatch>),
             clock: environment.clock.clone(),
             bell: bell.clone(),
         };
@@ -287,8 +293,20 @@ impl Recovery {
         if let Some(why) = no_room {
             committer.await_opening(&why);
         }
-        Ok((Log { committer, poison, expiry }, bell.map(Worker::new)))
+        Ok((Log { committer, poison, expiry }, watch, bell.map(Worker::new)))
     }
+}
+
+/// Writes the first batch of the epoch, which carries the number at which the log continues, and names the superblock (R9). Starts the
+/// store's threads.
+async fn start_epoch(inner: Arc<Inner>, worker: Option<Arc<Worker>>) -> Result<Store> {
+    inner.log.committer.seal().await;
+    inner.log.poison.check()?;
+    if let Some(worker) = worker {
+        workers::start(&worker, &inner)
+            .map_err(|error| Error::Unopenable(format!("a thread could not be started: {error}")))?;
+    }
+    Ok(Store(inner))
 }
 
 /// The tuning with what the cache has room for.

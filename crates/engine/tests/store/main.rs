@@ -5,7 +5,8 @@
 //! [`attributes`], [`buckets`], [`write_batches`], [`transactions`], [`packed`], [`relocation`], [`gathering`], [`layers`], [`unsettled`], [`full`], [`identity`], [`uploads`], [`uploads_crash`]; its threads: [`concurrency`],
 //! [`histories`], [`panics`]. The store after a clean stop: [`closing`]; after a crash: [`crash`], [`explore`]; on failing devices:
 //! [`faults`]; with wrong bytes: [`damage`], [`flips`], [`past_damage`], [`damage_work`], [`hostile`], [`scrub`], [`repair`]; from other
-//! programs: [`golden`], [`upgrade`], [`format_refusal`]; on a device that cannot be written: [`read_only`]. Under writes: [`snapshots`].
+//! programs: [`golden`], [`upgrade`], [`format_refusal`]; on a device that cannot be written: [`read_only`]; on one that two
+//! servers have: [`shared_device`]. Under writes: [`snapshots`].
 
 // Clippy's exception for tests does not apply to the helpers of an integration test.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
@@ -47,6 +48,7 @@ mod relocation;
 mod repair;
 mod repair_work;
 mod scrub;
+mod shared_device;
 mod snapshots;
 mod transactions;
 mod unsettled;

@@ -8,6 +8,8 @@ pub(crate) mod driver;
 pub(crate) mod kept;
 pub(crate) mod queue;
 mod refuse;
+mod still_log;
+mod watch;
 mod who_commits;
 
 use std::collections::VecDeque;
@@ -35,6 +37,8 @@ use crate::format::{BATCH_BLOCKS_MAX, BATCH_HEADER_BYTES, BatchBuilder, BatchHea
 use crate::record::{Record, Refusal};
 use crate::ring::{BatchIndex, LogPlace, Ring, RingSpace};
 pub use refuse::Unwritten;
+pub use still_log::{ClosedLog, StoppedLog};
+pub use watch::DeviceWatch;
 
 /// The state of the driver.
 struct DriverState {
@@ -101,6 +105,8 @@ pub struct Committer {
     pub room: Room,
     /// Set once the store is open.
     unwritten: OnceLock<Box<dyn Unwritten>>,
+    /// Looks for another owner after each flush; `None` unless the device is shared.
+    watch: Option<Arc<dyn DeviceWatch>>,
     counters: Mutex<CommitCounters>,
     /// The times of batches, each from the write to the end of its flush.
     times: AtomicHistogram,
@@ -130,6 +136,8 @@ pub struct CommitStart {
     pub batch_bytes_max: usize,
     /// The clocks of expiry.
     pub expiry: Arc<ExpiryClock>,
+    /// Looks for another owner of a shared device after each flush (R45).
+    pub watch: Option<Arc<dyn DeviceWatch>>,
     /// Measures batches.
     pub clock: Arc<dyn Clock>,
     /// Wakes the thread that commits; `None` if callers commit.
@@ -167,6 +175,7 @@ impl Committer {
             poison,
             room: Room::default(),
             unwritten: OnceLock::new(),
+            watch: start.watch,
             counters: Mutex::default(),
             times: AtomicHistogram::default(),
         }
@@ -335,17 +344,6 @@ impl Committer {
                 None => self.poison.check().err().map(Err),
             })
             .await
-    }
-
-    /// Admits no record to the log until the result is dropped: writers wait, as for room.
-    pub fn close_log(&self) -> ClosedLog<'_> {
-        self.ring.close();
-        ClosedLog(self)
-    }
-
-    /// Prevents every commit until the result is dropped.
-    pub async fn stop(&self) -> StoppedLog<'_> {
-        StoppedLog { committer: self, _driver: self.driver.take().await }
     }
 
     /// Commits one batch if there is one. Returns false if another thread drives: that one continues until the queue is empty, or requests
@@ -572,6 +570,9 @@ impl Committer {
         let writes = std::mem::take(&mut drained.writes);
         drained.place = Some((position, blocks, first_lsn));
         self.write_and_flush(self.ring.block(position), buf, drained.has_extents, writes).await?;
+        if !injected(Bug::AlarmAfterAck) {
+            self.check_owner().await?;
+        }
         // Before readers can learn the versions: a read of one of them then finds the value.
         for (record, kept) in drained.kept.drain(..) {
             kept.stay(&self.pool, record.lsn());
@@ -584,11 +585,18 @@ impl Committer {
         let before = self.durable.swap(driver.next_lsn.0 - 1, Ordering::AcqRel);
         assert!(before < driver.next_lsn.0, "durable numbers only rise (R4)");
         self.named.fetch_max(superblock, Ordering::AcqRel);
+        self.count(records.len(), blocks);
+        if injected(Bug::AlarmAfterAck) {
+            self.check_owner().await?;
+        }
+        Ok(())
+    }
+
+    fn count(&self, records: usize, blocks: u32) {
         let mut counters = self.counters.lock();
         counters.batches += 1;
-        counters.records += records.len() as u64;
+        counters.records += records as u64;
         counters.log_blocks += u64::from(blocks);
-        Ok(())
     }
 
     /// Checks the next batch against the rules. If it breaks one, the store takes no more writes: recovery could not follow the log.
@@ -704,51 +712,6 @@ impl Newest for Committer {
         // The queued records get the next numbers, in this order.
         let queued: u64 = queue.iter().map(records).sum();
         mark(Lsn(self.assigned().0 + queued));
-    }
-}
-
-/// A log that admits no records.
-pub struct ClosedLog<'a>(&'a Committer);
-
-impl ClosedLog<'_> {
-    /// Waits until every record on its way into the log is durable.
-    ///
-    /// # Errors
-    /// [`Error::Poisoned`].
-    pub async fn is_drained(&self) -> Result<()> {
-        let Self(committer) = self;
-        committer.drive_all();
-        committer
-            .moved
-            .wait_until(|| {
-                let failed = || committer.poison.check().err().map(Err);
-                failed().or_else(|| committer.ring.is_unreserved().then_some(Ok(())))
-            })
-            .await
-    }
-}
-
-impl Drop for ClosedLog<'_> {
-    fn drop(&mut self) {
-        self.0.ring.open();
-        self.0.moved.notify();
-    }
-}
-
-/// A log without commits: the result of [`Committer::stop`].
-pub struct StoppedLog<'a> {
-    committer: &'a Committer,
-    _driver: TokenGuard<'a, DriverState>,
-}
-
-impl StoppedLog<'_> {
-    /// Continues at the start of another ring, which a durable superblock names (INV-38). The log is closed, and no batch is needed.
-    pub fn move_log(&self, ring: Ring, prepared: u32) {
-        let mut index = self.committer.index.lock();
-        let head = index.head();
-        let head = LogPlace { position: ring.turn(head.position), ..head };
-        index.push_head(head);
-        self.committer.ring.move_to(ring, prepared, head.position);
     }
 }
 

@@ -11,6 +11,7 @@ use shoal_common::event::{Bell, Token};
 use shoal_common::options::Tuning;
 use shoal_device::Device;
 use shoal_image::layout::Layout;
+use shoal_image::slot_watch::SlotWatch;
 use shoal_image::superblock::Superblock;
 use shoal_log::{Log, run_to_end};
 use shoal_memtable::Memtable;
@@ -45,6 +46,8 @@ pub struct Checkpointer {
     pub clock: Arc<dyn Clock>,
     /// The last time that the superblocks on the device were compared with the newest. Only a heuristic: any memory order is fine.
     pub looked_ns: AtomicU64,
+    /// The superblocks of this opening; `None` unless the device is shared.
+    pub watch: Option<Arc<SlotWatch>>,
     /// The log.
     pub log: Arc<Log>,
     /// The free space, and the blocks that wait for readers.

@@ -176,10 +176,17 @@ impl Checkpointer {
             self.flushed(async { self.device.flush().await.ok().map_err(Error::Io) }).await?;
         }
         // The writes stay outside of `flushed`: commits beside it wait for every operation inside (`fence.rs`).
-        copies::write_copies(&self.device, &next).await?;
+        self.write_copies(&next).await?;
         self.flushed(copies::flush(&self.device)).await?;
         self.log.committer.superblock_published(next.number, next.log_tail.position, next.lsn_ceiling);
         Ok(next)
+    }
+
+    async fn write_copies(&self, next: &Superblock) -> Result<()> {
+        if let Some(watch) = &self.watch {
+            watch.note(next);
+        }
+        copies::write_copies(&self.device, next).await
     }
 
     /// The first record that an opening would have to replay with `changes`.

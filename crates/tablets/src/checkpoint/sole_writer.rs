@@ -13,13 +13,13 @@ use shoal_common::injected_bug::{Bug, injected};
 use shoal_device::{Device, IoBuf};
 use shoal_image::copies::copies;
 use shoal_image::layout::SUPERBLOCK_COPIES;
-use shoal_image::superblock::Superblock;
+use shoal_image::superblock::{Superblock, SuperblockHead};
 
 use crate::checkpoint::checkpointer::Checkpointer;
 
 impl Checkpointer {
     /// Checks before a publish after `newest` that the data file was not cut and that no other program published. The copies are read once
-    /// per period, and always if `now` is set.
+    /// per period, and always if `now` is set or the device is shared.
     ///
     /// # Errors
     /// [`Error::Poisoned`](crate::Error::Poisoned).
@@ -29,7 +29,8 @@ impl Checkpointer {
         }
         let now_ns = self.now_ns();
         let looked_ns = self.looked_ns.load(Ordering::Relaxed);
-        let is_due = now || now_ns.saturating_sub(looked_ns) >= self.tuning.file_look_ns;
+        let is_due =
+            now || self.watch.is_some() || now_ns.saturating_sub(looked_ns) >= self.tuning.file_look_ns;
         // Until the superblock of this opening finds room, the device has the previous one under the same number.
         if is_due && !self.log.committer.room.awaits_opening() {
             self.looked_ns.store(now_ns, Ordering::Relaxed);
@@ -88,6 +89,14 @@ async fn other_writer(device: &Device, newest: &Superblock) -> Option<String> {
                     found.number, found.epoch, newest.number, newest.epoch
                 ));
             }
+        }
+        let newer = SuperblockHead::of(&bytes).filter(|head| !head.is_known && head.number >= newest.number);
+        if let Some(head) = newer {
+            return Some(format!(
+                "another version of shoal writes to {what}: it has superblock {}, and this program wrote {} last. Stop one of the two, then \
+                 look with `shoal check` of the newer version",
+                head.number, newest.number
+            ));
         }
         let is_older = found.is_some() || bytes.iter().all(|&byte| byte == 0);
         gone += u32::from(own.contains(&block) && is_older);
