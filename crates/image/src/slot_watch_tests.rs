@@ -55,10 +55,10 @@ fn every_other_superblock_is_found() {
         ("another store", Superblock { identity: [8; 16], ..of(1002, 5) }),
         ("an opening at the same time", Superblock { wall_high_ns: 1, ..of(1001, 5) }),
     ];
-    for (what, other) in others {
+    for (case, other) in others {
         let (device, watch) = watched();
         write(&device, &other);
-        let words = found(&watch).unwrap_or_else(|| panic!("{what} is not found"));
+        let words = found(&watch).unwrap_or_else(|| panic!("{case} is not found"));
         let is_replaced = other.identity != superblock().identity;
         assert!(
             words.contains(if is_replaced { "another store" } else { "another server opened" }),
@@ -113,7 +113,7 @@ fn a_slow_look_beside_publishes_finds_nothing() {
     }
     write(&device, &of(1010, 5));
     write(&device, &of(1011, 5));
-    assert_eq!(found(&watch), None, "the slots keep what they had");
+    assert_eq!(found(&watch), None, "the slots are unchanged");
 }
 
 #[test]

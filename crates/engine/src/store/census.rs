@@ -1,7 +1,7 @@
 //! A census counts the blocks of pages, packed runs and extents by part of the device, and objects by bucket.
 //!
 //! The allocator knows which blocks are used. Their kind, only the trees know: a census walks over all entries of all trees. It works in
-//! pieces as a scrub does: each reads some leaves of one tablet under a view of its own, so it delays the reuse of space only for a moment
+//! pieces as a scrub does: each reads some leaves of one tablet under a separate view, so it delays the reuse of space only for a moment
 //! (R16, R23), and the next one continues after the last key. It reads pages through the cache and no values, and it keeps nothing between
 //! the pieces but its counts. Records that no apply has moved into the trees are not counted, and entries that move between trees
 //! while the census is under way may be counted twice or not at all.

@@ -24,8 +24,8 @@ impl Checkpointer {
     /// # Errors
     /// [`Error::Poisoned`](crate::Error::Poisoned).
     pub(crate) async fn check_sole_writer(&self, newest: &Superblock, now: bool) -> Result<()> {
-        if let Some(what) = self.device.inner().shortened(newest.device_blocks) {
-            self.log.lose_file(what);
+        if let Some(reason) = self.device.inner().shortened(newest.device_blocks) {
+            self.log.lose_file(reason);
         }
         let now_ns = self.now_ns();
         let looked_ns = self.looked_ns.load(Ordering::Relaxed);
@@ -34,8 +34,8 @@ impl Checkpointer {
         // Until the superblock of this opening finds room, the device has the previous one under the same number.
         if is_due && !self.log.committer.room.awaits_opening() {
             self.looked_ns.store(now_ns, Ordering::Relaxed);
-            if let Some(what) = other_writer(&self.device, newest).await {
-                self.log.lose_file(what);
+            if let Some(reason) = other_writer(&self.device, newest).await {
+                self.log.lose_file(reason);
             }
         }
         self.log.poison.check()
@@ -45,12 +45,12 @@ impl Checkpointer {
     /// file system, so it may block. Also `None` while a superblock is being published; the publish checks the length.
     pub async fn lost_file(&self) -> Option<String> {
         let device = self.device.inner();
-        if let Some(what) = device.displaced() {
-            return Some(what);
+        if let Some(reason) = device.displaced() {
+            return Some(reason);
         }
         let newest = self.publisher.try_take()?;
-        if let Some(what) = device.shortened(newest.device_blocks) {
-            return Some(what);
+        if let Some(reason) = device.shortened(newest.device_blocks) {
+            return Some(reason);
         }
         if self.log.committer.room.awaits_opening() {
             return None;
@@ -68,7 +68,7 @@ async fn other_writer(device: &Device, newest: &Superblock) -> Option<String> {
     let written = newest.encode();
     let own = copies(newest.number);
     let mut gone = 0;
-    let what =
+    let name =
         device.inner().path().map_or_else(|| "the device".to_owned(), |path| path.display().to_string());
     for block in SUPERBLOCK_COPIES.into_iter().flatten() {
         let Ok(bytes) = device.read(block, IoBuf::unfilled(1)).await.ok() else { continue };
@@ -79,12 +79,12 @@ async fn other_writer(device: &Device, newest: &Superblock) -> Option<String> {
         if let Some(found) = &found {
             if found.identity != newest.identity {
                 return Some(format!(
-                    "{what} holds another store now than the one that was opened: it was replaced in place"
+                    "{name} holds another store now than the one that was opened: it was replaced in place"
                 ));
             }
             if found.number >= newest.number {
                 return Some(format!(
-                    "another program writes to {what}: it has superblock {} of opening {}, and this program wrote {} of opening {} last. \
+                    "another program writes to {name}: it has superblock {} of opening {}, and this program wrote {} of opening {} last. \
                      Stop one of the two, then look with `shoal check`",
                     found.number, found.epoch, newest.number, newest.epoch
                 ));
@@ -93,7 +93,7 @@ async fn other_writer(device: &Device, newest: &Superblock) -> Option<String> {
         let newer = SuperblockHead::of(&bytes).filter(|head| !head.is_known && head.number >= newest.number);
         if let Some(head) = newer {
             return Some(format!(
-                "another version of shoal writes to {what}: it has superblock {}, and this program wrote {} last. Stop one of the two, then \
+                "another version of shoal writes to {name}: it has superblock {}, and this program wrote {} last. Stop one of the two, then \
                  look with `shoal check` of the newer version",
                 head.number, newest.number
             ));
@@ -103,7 +103,7 @@ async fn other_writer(device: &Device, newest: &Superblock) -> Option<String> {
     }
     (gone == 2).then(|| {
         format!(
-            "{what} no longer has the data of this program: superblock {} is gone from it. It was cut, or overwritten in place",
+            "{name} no longer has the data of this program: superblock {} is gone from it. It was cut, or overwritten in place",
             newest.number
         )
     })

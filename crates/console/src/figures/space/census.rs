@@ -1,6 +1,6 @@
 //! The census of a server: one walk over all trees at a time, which a page starts and keeps alive by its questions.
 //!
-//! It has a thread of its own, which rests nine times as long as it works: a tenth of a core at most, however many entries the store has.
+//! It has a separate thread, which rests nine times as long as it works: a tenth of a core at most, however many entries the store has.
 //! Without a page that asks nothing runs. The result is forgotten with the samples of the pages.
 
 use std::io;
