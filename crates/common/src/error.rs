@@ -77,7 +77,7 @@ pub enum Error {
     #[error("the outcome of the write is not known: {0}; read the object to find out")]
     Unknown(String),
     /// An earlier failure of the device made the store read-only.
-    #[error("the store is read-only since the device failed: {0}; restart it to recover from the device")]
+    #[error("the store is read-only since the device failed: {0}; the log of the server has the next step")]
     Poisoned(String),
     /// The store was opened with [`OpenOptions::read_only`](crate::options::OpenOptions::read_only).
     #[error("the store was opened read-only: nothing can be written to it")]

@@ -84,6 +84,15 @@ impl Drop for TurnGuard<'_> {
     }
 }
 
+/// The time until a seal is due, `idle_ns` after the start of the last batch, which took `took_ns`; `None` if it is due.
+///
+/// The next write of a lone client comes right after its batch. A seal before that write would cost it the time of a batch, so a slow device
+/// gets its seal later.
+fn until_seal(idle_ns: u64, took_ns: u64, seal_after_ns: u64) -> Option<Duration> {
+    let rest_ns = seal_after_ns.saturating_add(took_ns.saturating_mul(2)).saturating_sub(idle_ns);
+    (rest_ns > 0).then(|| Duration::from_nanos(rest_ns))
+}
+
 impl Committer {
     /// Ensures that the queued records are committed. `writes` is their number since the last call. Does not wait for
     /// the commit if the store has a thread that commits.
@@ -170,9 +179,8 @@ impl Committer {
         if !self.wants_seal() {
             return Some(PERIOD);
         }
-        let idle_ns = self.idle_ns();
-        if idle_ns < seal_after_ns {
-            return Some(Duration::from_nanos(seal_after_ns - idle_ns));
+        if let Some(rest) = until_seal(self.idle_ns(), self.last_took_ns(), seal_after_ns) {
+            return Some(rest);
         }
         block_on(self.seal());
         // A caller that found the driver's place taken meanwhile relies on this thread.
@@ -266,4 +274,20 @@ impl Committer {
 /// It is called in plain functions, not in a caller's future: each crate that awaits a put would compile the apply anew.
 pub fn run_to_end<F: Future>(work: F) -> F::Output {
     block_on(work)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_seal_comes_after_the_next_write_of_a_lone_client_of_a_slow_device() {
+        let after = |idle_ms: u64, took_ms: u64| {
+            until_seal(idle_ms * 1_000_000, took_ms * 1_000_000, 10_000_000).map(|rest| rest.as_millis())
+        };
+        // The batch took 30 ms, and the answer is on its way to the client.
+        assert_eq!(after(30, 30), Some(40));
+        assert_eq!((after(5, 0), after(10, 0), after(70, 30)), (Some(5), None, None));
+        assert_eq!(until_seal(0, u64::MAX, u64::MAX), Some(Duration::from_nanos(u64::MAX)));
+    }
 }
