@@ -8,7 +8,7 @@ macro_rules! page {
 }
 
 /// The pages.
-pub(crate) const PAGES: [(&str, &[u8]); 13] = [
+pub(crate) const PAGES: [(&str, &[u8]); 14] = [
     page!("operate/backup.md"),
     page!("operate/commands.md"),
     page!("operate/credentials.md"),
@@ -16,6 +16,7 @@ pub(crate) const PAGES: [(&str, &[u8]); 13] = [
     page!("operate/install.md"),
     page!("operate/logs.md"),
     page!("operate/metrics.md"),
+    page!("operate/network-devices.md"),
     page!("operate/security.md"),
     page!("operate/sizing.md"),
     page!("operate/transfer.md"),
