@@ -149,7 +149,7 @@ impl Protocol {
     /// The process is dead; its files, and its requests in flight, stay.
     fn crash(&self, state: &mut State, process: u8) -> Option<()> {
         state.budget.crashes -= 1;
-        let log = state.process(process).log.filter(|log| state.writer(*log).begun > 0);
+        let log = state.process(process).log.filter(|log| state.writer(*log).started > 0);
         let it = state.process_mut(process);
         *it = Process { previous: log.or(it.previous), store: it.store, ..Process::new(Role::Off) };
         Some(())

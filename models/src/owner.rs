@@ -10,7 +10,7 @@ impl Protocol {
     pub(crate) fn owner_actions(&self, state: &State, actions: &mut Vec<Action>) {
         for log in 0..state.logs {
             let writer = state.writer(log);
-            for slot in 0..writer.begun {
+            for slot in 0..writer.started {
                 match writer.flights[usize::from(slot)] {
                     Flight::Sent => actions.push(Action::Land { log, slot }),
                     Flight::Landed { .. } if state.owner_of(log).is_some() => {
@@ -33,8 +33,9 @@ impl Protocol {
         let role = state.process(process).role;
         // R-a: slot s starts when all up to s - W are archived.
         let slots = state.slots_of(log);
-        let may_send = writer.begun < slots && writer.begun < writer.frontier + WINDOW;
-        let is_closed = writer.segments[..usize::from(writer.begun)].iter().any(|it| it.kind == Kind::Close);
+        let may_send = writer.started < slots && writer.started < writer.frontier + WINDOW;
+        let is_closed =
+            writer.segments[..usize::from(writer.started)].iter().any(|it| it.kind == Kind::Close);
         // R-e: slot 0 only, until the wait is over.
         let is_open = role == Role::Serving;
         if may_send && (is_open || role == Role::Closing && !is_closed) {
@@ -46,10 +47,10 @@ impl Protocol {
         let early = self.bug == Some(Bug::Q2) && role == Role::Opening && writer.frontier > 0;
         // The model has room for the last records and the close.
         let needed = u8::from(writer.written != writer.sent()) + 1;
-        if (is_open || early) && state.budget.hand_overs > 0 && writer.begun + needed <= slots {
+        if (is_open || early) && state.budget.hand_overs > 0 && writer.started + needed <= slots {
             actions.push(Action::HandOver { process });
         }
-        if role == Role::Closing && is_closed && writer.frontier == writer.begun {
+        if role == Role::Closing && is_closed && writer.frontier == writer.started {
             actions.extend(self.deliveries(state).map(|how| Action::Release { process, how }));
         }
         if self.bug == Some(Bug::P9) && is_open && writer.renewed < 2 {
@@ -120,7 +121,7 @@ impl Protocol {
         let is_late = writer.flights[usize::from(slot)] == Flight::Sent;
         writer.flights[usize::from(slot)] = Flight::Sent;
         // P12: the slot is still free, so the newest bytes are sent.
-        if self.bug == Some(Bug::P12) && slot + 1 == writer.begun && is_late {
+        if self.bug == Some(Bug::P12) && slot + 1 == writer.started && is_late {
             writer.segments[usize::from(slot)].versions |= writer.written & !writer.sent();
         }
         if is_late {
@@ -148,7 +149,7 @@ impl Protocol {
         match self.bug {
             Some(Bug::P7) => writer.frontier,
             Some(Bug::P9) => writer.renewed,
-            _ => writer.begun,
+            _ => writer.started,
         }
     }
 

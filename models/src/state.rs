@@ -33,7 +33,7 @@ pub struct Writer {
     pub segments: [Segment; SLOTS],
     pub flights: [Flight; SLOTS],
     /// Slots that were sent, ever.
-    pub begun: u8,
+    pub started: u8,
     /// Slots that the owner counts as archived (R-a).
     pub frontier: u8,
     /// The time since the start of this many slots is longer than T_serve: time is only an order of such moments.
@@ -50,7 +50,7 @@ impl Writer {
             written,
             segments: [Segment { kind: Kind::Opening, versions: 0 }; SLOTS],
             flights: [Flight::Unsent; SLOTS],
-            begun: 0,
+            started: 0,
             frontier: 0,
             lapsed: 0,
             renewed: 0,
@@ -59,7 +59,7 @@ impl Writer {
 
     /// Records in slots that were sent.
     pub fn sent(&self) -> Versions {
-        self.segments[..usize::from(self.begun)].iter().fold(0, |all, segment| all | segment.versions)
+        self.segments[..usize::from(self.started)].iter().fold(0, |all, segment| all | segment.versions)
     }
 
     /// Records that the owner reports as archived.
@@ -78,10 +78,10 @@ impl Writer {
     }
 
     pub fn begin(&mut self, segment: Segment) {
-        let slot = usize::from(self.begun);
+        let slot = usize::from(self.started);
         self.segments[slot] = segment;
         self.flights[slot] = Flight::Sent;
-        self.begun += 1;
+        self.started += 1;
     }
 }
 

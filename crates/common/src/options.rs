@@ -192,7 +192,7 @@ pub struct Tuning {
     pub growth_blocks: u64,
     /// Time between two checks that the data file is still at its place, in nanoseconds.
     pub file_look_ns: u64,
-    /// Idle time after which the log's last batch is sealed, in nanoseconds.
+    /// Time after which the log's last batch is sealed, in nanoseconds: from its start, and twice its duration more.
     pub seal_after_ns: u64,
     /// The longest time for which a snapshot holds the space that it reaches, in nanoseconds; then it is dropped.
     pub snapshot_max_age_ns: u64,

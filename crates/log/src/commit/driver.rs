@@ -84,12 +84,15 @@ impl Drop for TurnGuard<'_> {
     }
 }
 
+/// The longest batch that delays a seal as a slow device's: 100 ms.
+const SLOW_BATCH_NS_MAX: u64 = 100_000_000;
+
 /// The time until a seal is due, `idle_ns` after the start of the last batch, which took `took_ns`; `None` if it is due.
 ///
 /// The next write of a lone client comes right after its batch. A seal before that write would cost it the time of a batch, so a slow device
-/// gets its seal later.
+/// gets its seal later. A batch that a stall made long does not delay the blocks that wait for the seal (R9).
 fn until_seal(idle_ns: u64, took_ns: u64, seal_after_ns: u64) -> Option<Duration> {
-    let rest_ns = seal_after_ns.saturating_add(took_ns.saturating_mul(2)).saturating_sub(idle_ns);
+    let rest_ns = seal_after_ns.saturating_add(2 * took_ns.min(SLOW_BATCH_NS_MAX)).saturating_sub(idle_ns);
     (rest_ns > 0).then(|| Duration::from_nanos(rest_ns))
 }
 
@@ -288,6 +291,7 @@ mod tests {
         // The batch took 30 ms, and the answer is on its way to the client.
         assert_eq!(after(30, 30), Some(40));
         assert_eq!((after(5, 0), after(10, 0), after(70, 30)), (Some(5), None, None));
+        assert_eq!((after(100, 60_000), after(210, 60_000)), (Some(110), None), "a stall");
         assert_eq!(until_seal(0, u64::MAX, u64::MAX), Some(Duration::from_nanos(u64::MAX)));
     }
 }
