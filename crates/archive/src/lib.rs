@@ -9,4 +9,6 @@
 
 pub mod bucket;
 pub mod format;
+pub mod keeper;
 pub mod limits;
+pub mod source;
