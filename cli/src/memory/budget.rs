@@ -55,6 +55,11 @@ const REDIS_COMMAND_MIN: u64 = 5 * MIB;
 /// Divisor of the total: the console's pages get no more than this share.
 const CONSOLE_SHARE: u64 = 256;
 
+/// Segments and parts of a base on their way to the archive, and the newest batches of the log: at most eight segments of 8 MiB and four
+/// parts of as many, and at least those of the least sizes.
+const ARCHIVE_MIN: u64 = 16 * MIB;
+const ARCHIVE_MAX: u64 = 128 * MIB;
+
 /// Maximum bytes of the values that one transaction reads: they take room of commands and answers.
 const LOOKS_MAX: u64 = 64 * MIB;
 
@@ -78,6 +83,8 @@ pub(crate) struct Wanted {
     pub(crate) redis: bool,
     /// Whether the console is on.
     pub(crate) console: bool,
+    /// Whether the log is archived.
+    pub(crate) archive: bool,
     /// Whether connections are encrypted.
     pub(crate) tls: bool,
     pub(crate) cores: u64,
@@ -109,6 +116,8 @@ pub(crate) struct MemoryBudget {
     connections: u64,
     /// The history, the map and the census of the console's pages.
     pub(crate) console: u64,
+    /// Segments and parts of a base on their way to the archive.
+    pub(crate) archive: u64,
     /// The program, and backups.
     fixed: u64,
     slack: u64,
@@ -137,7 +146,7 @@ impl MemoryBudget {
             let needed = least.saturating_add(least.div_ceil(SLACK_SHARE - 1)).saturating_add(1);
             return Err(TooLittle { needed: needed.checked_next_multiple_of(MIB).unwrap_or(u64::MAX) });
         };
-        let [store, grpc, redis, short_values, connections, console] = share(parts, rest);
+        let [store, grpc, redis, short_values, connections, console, archive] = share(parts, rest);
         let cache = wanted.cache.unwrap_or_else(|| cache_within(wanted, store));
         let short_values = short_values.min(short_values_of(cache));
         let memtable = memtable_of(wanted, cache);
@@ -155,6 +164,7 @@ impl MemoryBudget {
             short_values,
             connections,
             console,
+            archive,
             fixed,
             slack,
         })
@@ -216,7 +226,7 @@ impl MemoryBudget {
     }
 
     /// The parts and their names; together at most the total.
-    pub(crate) fn parts(&self) -> [(&'static str, u64); 8] {
+    pub(crate) fn parts(&self) -> [(&'static str, u64); 9] {
         [
             ("store", self.store),
             ("gRPC", self.grpc),
@@ -224,6 +234,7 @@ impl MemoryBudget {
             ("short values", self.short_values),
             ("connections", self.connections),
             ("console", self.console),
+            ("archive", self.archive),
             ("program", self.fixed),
             ("slack", self.slack),
         ]
@@ -260,7 +271,7 @@ fn connections(tls: bool) -> Part {
 }
 
 /// The parts in the order of [`MemoryBudget::divide`].
-fn parts(wanted: &Wanted) -> [Part; 6] {
+fn parts(wanted: &Wanted) -> [Part; 7] {
     let store = |cache: u64| store_bytes(wanted, cache);
     let (least, most) = (wanted.cache.unwrap_or(CACHE_MIN), wanted.cache.unwrap_or(CACHE_MAX));
     let grpc_min = grpc_bytes(GRPC_MIN, GRPC_WAITING_MIN);
@@ -285,6 +296,10 @@ fn parts(wanted: &Wanted) -> [Part; 6] {
                 let max = (wanted.total / CONSOLE_SHARE).clamp(CONSOLE_MIN, CONSOLE_MAX);
                 Part { min: CONSOLE_MIN, max, weight: 1 }
             }
+            false => Part { min: 0, max: 0, weight: 1 },
+        },
+        match wanted.archive {
+            true => Part { min: ARCHIVE_MIN, max: ARCHIVE_MAX, weight: 2 },
             false => Part { min: 0, max: 0, weight: 1 },
         },
     ]
@@ -383,20 +398,30 @@ mod tests {
     use super::*;
 
     fn wanted(total: u64) -> Wanted {
-        Wanted { total, cache: None, memtable: None, redis: true, console: true, tls: false, cores: 2 }
+        Wanted {
+            total,
+            cache: None,
+            memtable: None,
+            redis: true,
+            console: true,
+            archive: false,
+            tls: false,
+            cores: 2,
+        }
     }
 
     fn any_wanted() -> impl Strategy<Value = Wanted> {
         let total = prop_oneof![0..GIB, 0..64 * GIB, any::<u64>()];
         let cache = prop::option::of(prop_oneof![0..64 * MIB, 0..8 * GIB, any::<u64>()]);
         let memtable = prop::option::of(prop_oneof![0..64 * MIB, any::<u64>()]);
-        (total, cache, memtable, any::<(bool, bool, bool)>(), 1..256_u64).prop_map(
-            |(total, cache, memtable, (redis, console, tls), cores)| Wanted {
+        (total, cache, memtable, any::<(bool, bool, bool, bool)>(), 1..256_u64).prop_map(
+            |(total, cache, memtable, (redis, console, archive, tls), cores)| Wanted {
                 total,
                 cache,
                 memtable,
                 redis,
                 console,
+                archive,
                 tls,
                 cores,
             },
@@ -420,6 +445,8 @@ mod tests {
             prop_assert!(sum <= budget.total, "{budget:?}");
             let least = if wanted.console { CONSOLE_MIN } else { 0 };
             prop_assert!((least..=CONSOLE_MAX).contains(&budget.console), "{budget:?}");
+            let archive = if wanted.archive { ARCHIVE_MIN..=ARCHIVE_MAX } else { 0..=0 };
+            prop_assert!(archive.contains(&budget.archive), "{budget:?}");
             prop_assert!(budget.cache >= wanted.cache.unwrap_or(CACHE_MIN));
             prop_assert!(store_bytes(&wanted, budget.cache) <= budget.store, "{budget:?}");
             let grpc = budget.grpc_limits();

@@ -1,7 +1,7 @@
 //! Runs the built binary as people and programs do: [`harness`] starts servers and commands, [`machine`] and [`process`] are the parts
 //! of the machine that tests use; [`usage`] is about wrong command lines and configurations, [`objects`] about single objects, [`tree`]
 //! about whole folders, [`transfer`] about the contents that they hold or not, [`folding`] about names that a file system does not
-//! distinguish, [`tarball`] about tars, [`timeouts`] about servers that do not answer, [`from_redis`] about strings of Redis, [`serve`]
+//! distinguish, [`archive`] about the archive, [`tarball`] about tars, [`timeouts`] about servers that do not answer, [`from_redis`] about strings of Redis, [`serve`]
 //! about the server, [`idle`] about one without clients, [`watch`] about watching it, [`check`] and [`damage`] about damage, [`backup`] about backups, [`last_backup`]
 //! about the one that `stat` shows, [`format`](mod@format) about new stores, [`grow`] about stores that become larger, [`read_only`]
 //! about stores that cannot be written, [`kill`] about stores after a kill, [`linear`] about answers to clients over kills, [`keys`]
@@ -15,6 +15,7 @@
 
 mod abuse;
 mod another_clock;
+mod archive;
 mod backup;
 mod both;
 mod check;

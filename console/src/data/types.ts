@@ -183,6 +183,25 @@ export interface SlowRequests {
   requests: SlowRequest[];
 }
 
+export interface Archive {
+  state: string;
+  words: string;
+  lag_s: number;
+  lag_bytes: number;
+  version: number;
+  spool_bytes: number;
+  spool_bytes_max: number;
+  gaps: number;
+  segment_bytes: number;
+  requests: number;
+  failures: number;
+  base_taken_s: number | null;
+  base_bytes: number;
+  base_bytes_expected: number;
+  log_bytes_since_base: number;
+  oldest_s: number | null;
+}
+
 export interface ConnectionsOf {
   name: string;
   open: number;

@@ -7,8 +7,12 @@
 //!
 //! [`bucket`] is the other half: requests to S3, GCS, Azure or a folder, whose outcome is known.
 
+pub mod base;
 pub mod bucket;
 pub mod format;
 pub mod keeper;
 pub mod limits;
+pub mod retain;
 pub mod source;
+#[cfg(test)]
+mod testing;

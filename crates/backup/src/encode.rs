@@ -178,6 +178,18 @@ impl BackupStream {
         self.snapshot.version()
     }
 
+    /// The wall clock at that version, in nanoseconds since the Unix epoch.
+    #[must_use]
+    pub fn taken_ns(&self) -> u64 {
+        self.snapshot.taken_ns()
+    }
+
+    /// Whole objects so far.
+    #[must_use]
+    pub fn objects(&self) -> u64 {
+        self.frames.end.objects
+    }
+
     /// Notes the backup with its store, if it is at its end and the store could read everything.
     ///
     /// # Errors

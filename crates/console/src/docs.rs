@@ -8,7 +8,8 @@ macro_rules! page {
 }
 
 /// The pages.
-pub(crate) const PAGES: [(&str, &[u8]); 14] = [
+pub(crate) const PAGES: [(&str, &[u8]); 15] = [
+    page!("operate/archive.md"),
     page!("operate/backup.md"),
     page!("operate/commands.md"),
     page!("operate/credentials.md"),

@@ -7,6 +7,7 @@ use std::time::Duration;
 use shoal_base::{Clock, SystemClock};
 use shoal_frontend::Security;
 
+use crate::archive::ArchiveFigures;
 use crate::audit::AuditLog;
 use crate::request::{Operation, RefusalCause, RequestResult};
 use crate::requests::{RequestCounts, Requests, Sum};
@@ -31,6 +32,9 @@ pub struct Connections {
     /// Bytes of requests and answers in memory.
     pub memory_bytes: u64,
 }
+
+/// Reads the current figures of the archive.
+type ArchiveNow = Box<dyn Fn() -> ArchiveFigures + Send + Sync>;
 
 /// Reads the current connections.
 type ConnectionsNow = Box<dyn Fn() -> Connections + Send + Sync>;
@@ -204,13 +208,13 @@ impl FrontendMetrics {
 }
 
 /// The counts of a server: one set for each frontend.
-#[derive(Debug)]
 pub struct Metrics {
     is_on: bool,
     frontends: [Arc<FrontendMetrics>; 4],
     audit: Option<Arc<AuditLog>>,
     memory: OnceLock<MemoryParts>,
     security: OnceLock<Security>,
+    archive: OnceLock<ArchiveNow>,
     slow_ns: u64,
     slow: Arc<SlowRing>,
 }
@@ -240,6 +244,12 @@ impl Default for Metrics {
     }
 }
 
+impl std::fmt::Debug for Metrics {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Metrics({:?})", self.frontends)
+    }
+}
+
 impl Metrics {
     /// Counts if `is_on`. Requests of `slow` or longer get a line in the log.
     #[must_use]
@@ -257,6 +267,7 @@ impl Metrics {
             audit: logs.audit,
             memory: OnceLock::new(),
             security: OnceLock::new(),
+            archive: OnceLock::new(),
             slow_ns,
             slow,
         }
@@ -295,6 +306,17 @@ impl Metrics {
     #[must_use]
     pub fn memory(&self) -> Option<&MemoryParts> {
         self.memory.get()
+    }
+
+    /// Sets the reader of the archive's figures, once.
+    pub fn set_archive(&self, now: impl Fn() -> ArchiveFigures + Send + Sync + 'static) {
+        let _ = self.archive.set(Box::new(now));
+    }
+
+    /// The figures of the archive; `None` if there is none.
+    #[must_use]
+    pub fn archive(&self) -> Option<ArchiveFigures> {
+        self.archive.get().map(|now| now())
     }
 
     /// Sets the credentials of the server, once.

@@ -10,6 +10,7 @@
 //! The figures of the store itself come from `Store::stat` at a scrape. A request passes only `requests` and the clock of
 //! `frontend`, and no code of this crate waits for the store.
 
+mod archive;
 mod audit;
 mod catalog;
 mod encode;
@@ -22,6 +23,7 @@ mod slow;
 mod slow_ring;
 mod snapshot;
 
+pub use archive::{ARCHIVE_STATES, ArchiveFigures};
 pub use audit::{AUDIT_LINES_QUEUED_MAX, AuditLog};
 pub use catalog::{CATALOG, Kind, MetricFamily};
 pub use encode::render;

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use shoal_engine::{Store, StoreStat};
 
+use crate::archive::ArchiveFigures;
 use crate::audit::AuditLog;
 use crate::frontend::{Connections, FrontendMetrics, MemoryParts, Metrics};
 use crate::process::Usage;
@@ -43,6 +44,8 @@ pub(crate) struct Snapshot {
     pub(crate) memory: MemoryParts,
     /// The end of the TLS certificates, if there are some.
     pub(crate) certificate_end_s: Option<u64>,
+    /// The archive's figures, if there is an archive.
+    pub(crate) archive: Option<ArchiveFigures>,
     /// Lines that the audit log lost, if there is one.
     pub(crate) audit_lost: Option<u64>,
 }
@@ -77,6 +80,7 @@ impl Source {
             process: Usage::now(),
             memory: self.metrics.memory().cloned().unwrap_or_default(),
             certificate_end_s: self.metrics.certificate_end_s(),
+            archive: self.metrics.archive(),
             audit_lost: self.metrics.audit().map(AuditLog::lost),
         }
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::tls::Tls;
 use shoal_base::limits::VALUE_BYTES_SINGLE_MAX;
 use shoal_engine::DEFAULT_BUCKET;
-use shoal_frontend::{MinRate, Security};
+use shoal_frontend::{ArchiveLink, MinRate, Security};
 use shoal_metrics::Metrics;
 
 /// When a write is acknowledged.
@@ -69,6 +69,8 @@ pub struct RedisOptions {
     pub threads: Option<usize>,
     /// Time for which a thread polls after work before it sleeps. Zero: it sleeps at once.
     pub poll: Duration,
+    /// The archive that WAIT and WAITAOF wait for.
+    pub archive: ArchiveLink,
     /// The counts of the commands.
     pub metrics: Arc<Metrics>,
     /// Bounds.
@@ -108,6 +110,7 @@ impl Default for RedisOptions {
             durability: Durability::Sync,
             threads: None,
             poll: Duration::ZERO,
+            archive: ArchiveLink::default(),
             metrics: Arc::default(),
             limits: RedisLimits::default(),
         }

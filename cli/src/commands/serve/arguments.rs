@@ -236,6 +236,27 @@ pub(crate) struct Arguments {
     /// and the backup fails; or off [default: 24h].
     #[arg(long, value_name = "DURATION|off", env = "SHOAL_SNAPSHOT_MAX_AGE", hide_env_values = true)]
     pub(crate) snapshot_max_age: Option<String>,
+    /// Archive the log: a bucket and a prefix below which nothing else is stored, as s3://bucket/prefix (with
+    /// ?endpoint=URL for a server other than Amazon's), gs://, az:// or file:///folder.
+    /// A machine or a disk that is lost costs the writes of the last seconds, and every moment of the retention can be restored. The first
+    /// start uploads the whole store [default: none].
+    #[arg(long, value_name = "URL", env = "SHOAL_ARCHIVE", hide_env_values = true)]
+    pub(crate) archive: Option<String>,
+    /// The time for which writes are collected before they are sent to the archive [default: 1s].
+    #[arg(long, value_name = "DURATION", env = "SHOAL_ARCHIVE_INTERVAL", hide_env_values = true)]
+    pub(crate) archive_interval: Option<String>,
+    /// Objects that are put into the bucket in a second at most: each one is paid for [default: 10].
+    #[arg(long, value_name = "N", env = "SHOAL_ARCHIVE_PUTS", hide_env_values = true, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub(crate) archive_puts: Option<u32>,
+    /// Every moment of the last time of this length can be restored [default: 7d].
+    #[arg(long, value_name = "DURATION", env = "SHOAL_ARCHIVE_RETENTION", hide_env_values = true)]
+    pub(crate) archive_retention: Option<String>,
+    /// The maximum size of the file DATA.spool, which holds writes while the bucket is away [default: 10G].
+    #[arg(long, value_name = "SIZE", env = "SHOAL_ARCHIVE_SPOOL", hide_env_values = true)]
+    pub(crate) archive_spool: Option<Size>,
+    /// Bytes of a base that are uploaded in a second at most [default: 64M].
+    #[arg(long, value_name = "SIZE", env = "SHOAL_ARCHIVE_BASE_RATE", hide_env_values = true)]
+    pub(crate) archive_base_rate: Option<Size>,
     /// Also answer gRPC's health check (grpc.health.v1.Health/Check) without credentials.
     #[arg(long, value_name = "BOOL", env = "SHOAL_OPEN_HEALTH", hide_env_values = true, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub(crate) open_health: Option<bool>,
@@ -279,7 +300,7 @@ impl Arguments {
             ($($option:ident)*) => { Self { $($option: self.$option.or(file.$option)),* } };
         }
         each! {
-            access_log announce audit_log cache cluster config console data discard durability
+            access_log announce archive archive_base_rate archive_interval archive_puts archive_retention archive_spool audit_log cache cluster config console data discard durability
             grpc_compression insecure io key_file kv_bucket listen log log_format memory memtable
             metrics must_exist open_health own_space password_file pause_relocation poll
             resp resp_bucket resp_pending resp_tls s3 s3_domain s3_etag s3_region s3_upload_life s3_website_domain scrub_every scrub_rate

@@ -1,4 +1,4 @@
-// Operations: damage, scrub, backup, relocation and growth, connections, configuration, log, report.
+// Operations: damage, scrub, backup, archive, relocation and growth, connections, configuration, log, report.
 import { useEffect } from "preact/hooks";
 import { route } from "../../app/router";
 import { latest } from "../../data/live";
@@ -6,6 +6,7 @@ import { session } from "../../app/session";
 import { T } from "../../texts";
 import { Panel } from "../../ui/parts";
 import { Waiting } from "../waiting";
+import { ArchivePanel } from "./archive";
 import { Configuration } from "./configuration";
 import { Connections } from "./connections";
 import { Damage } from "./damage";
@@ -13,7 +14,7 @@ import { LogTail } from "./log";
 import { Growth, Relocation } from "./relocation";
 import { Backup, Scrub } from "./work";
 
-const PARTS = ["damage", "scrub", "backup", "relocation", "connections", "configuration", "log", "report"] as const;
+const PARTS = ["damage", "scrub", "backup", "archive", "relocation", "connections", "configuration", "log", "report"] as const;
 
 export function Operations() {
   const sample = latest.value;
@@ -40,6 +41,7 @@ export function Operations() {
         <Damage sample={sample} />
         <Scrub sample={sample} admin={admin} />
         <Backup sample={sample} />
+        <ArchivePanel />
         <Relocation sample={sample} admin={admin} />
         <Growth sample={sample} />
         <Connections />

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 use shoal_engine::{Store, StoreStat};
-use shoal_metrics::{Metrics, SlowEntry};
+use shoal_metrics::{ArchiveFigures, Metrics, SlowEntry};
 use shoal_transfer::text::show_key;
 
 /// The slow requests.
@@ -111,6 +111,55 @@ pub(super) fn connections(metrics: &Metrics) -> ConnectionsDocument {
     ConnectionsDocument { frontends: metrics.serving().map(row).collect() }
 }
 
+/// The archive of the store.
+#[derive(Debug, Serialize)]
+pub(super) struct ArchiveDocument {
+    /// `None`: the server archives nothing.
+    archive: Option<ArchiveRow>,
+}
+
+#[derive(Debug, Serialize)]
+struct ArchiveRow {
+    state: &'static str,
+    words: String,
+    lag_s: f64,
+    lag_bytes: u64,
+    version: u64,
+    spool_bytes: u64,
+    spool_bytes_max: u64,
+    gaps: u64,
+    segment_bytes: u64,
+    requests: u64,
+    failures: u64,
+    base_taken_s: Option<f64>,
+    base_bytes: u64,
+    base_bytes_expected: u64,
+    log_bytes_since_base: u64,
+    oldest_s: Option<f64>,
+}
+
+pub(super) fn archive(metrics: &Metrics) -> ArchiveDocument {
+    let row = |figures: ArchiveFigures| ArchiveRow {
+        state: figures.state,
+        words: figures.words,
+        lag_s: figures.lag_seconds,
+        lag_bytes: figures.lag_bytes,
+        version: figures.version,
+        spool_bytes: figures.spool_bytes,
+        spool_bytes_max: figures.spool_bytes_max,
+        gaps: figures.gaps,
+        segment_bytes: figures.segment_bytes,
+        requests: figures.requests.iter().map(|(_, count)| count).sum(),
+        failures: figures.failures,
+        base_taken_s: figures.base_taken_seconds,
+        base_bytes: figures.base_bytes,
+        base_bytes_expected: figures.base_bytes_expected,
+        log_bytes_since_base: figures.log_bytes_since_base,
+        oldest_s: figures.oldest_seconds,
+    };
+    ArchiveDocument { archive: metrics.archive().map(row) }
+}
+
 /// The damage that the store knows of.
 #[derive(Debug, Serialize)]
 pub(super) struct DamageDocument {
@@ -194,6 +243,23 @@ mod tests {
     #[test]
     fn stored_keys_are_shown_with_their_bucket() {
         assert_eq!(["b", "b\0", "b\0k/\x01"].map(|key| shown(key.as_bytes())), ["b", "b/", "b/k/\\u{1}"]);
+    }
+
+    #[test]
+    fn an_archive_shows_its_state_and_no_archive_shows_none() {
+        let metrics = Metrics::default();
+        assert_eq!(serde_json::to_value(archive(&metrics)).unwrap(), json!({ "archive": null }));
+        metrics.set_archive(|| ArchiveFigures {
+            state: "shipping",
+            version: 7,
+            requests: [("put", 2), ("get", 3), ("delete", 0), ("list", 0)],
+            ..ArchiveFigures::default()
+        });
+        let row = serde_json::to_value(archive(&metrics)).unwrap()["archive"].clone();
+        assert_eq!(
+            (&row["state"], &row["version"], &row["requests"]),
+            (&json!("shipping"), &json!(7), &json!(5))
+        );
     }
 
     #[test]

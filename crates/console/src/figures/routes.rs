@@ -34,6 +34,7 @@ pub(crate) const ROUTES: &[Route] = &[
     Route { method: Method::GET, path: "log", name: "Log", answer: log },
     Route { method: Method::GET, path: "config", name: "Config", answer: config },
     Route { method: Method::GET, path: "connections", name: "Connections", answer: connections },
+    Route { method: Method::GET, path: "archive", name: "Archive", answer: archive },
     Route { method: Method::GET, path: "damage", name: "Damage", answer: damage },
     Route { method: Method::GET, path: "report", name: "Report", answer: report },
 ];
@@ -219,6 +220,13 @@ fn connections<'a>(state: &'a ConsoleState, call: ApiCall<'a>) -> Answering<'a> 
     Box::pin(async move {
         may_look(call.principal())?;
         json(StatusCode::OK, &requests::connections(&state.figures.sources.metrics), &call.permit)
+    })
+}
+
+fn archive<'a>(state: &'a ConsoleState, call: ApiCall<'a>) -> Answering<'a> {
+    Box::pin(async move {
+        may_look(call.principal())?;
+        json(StatusCode::OK, &requests::archive(&state.figures.sources.metrics), &call.permit)
     })
 }
 

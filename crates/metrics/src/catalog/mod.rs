@@ -3,6 +3,7 @@
 //! Names follow the conventions of Prometheus: the prefix `shoal_` (`process_` for figures that every process has), base units,
 //! `_total` at the end of a counter. Each label has few values, all of them named in the code.
 
+mod archive;
 mod frontends;
 mod process;
 mod store;
@@ -97,4 +98,5 @@ impl Samples {
 }
 
 /// All metrics, in the order of the text.
-pub const CATALOG: &[&[MetricFamily]] = &[frontends::METRICS, store::METRICS, process::METRICS];
+pub const CATALOG: &[&[MetricFamily]] =
+    &[frontends::METRICS, store::METRICS, archive::METRICS, process::METRICS];

@@ -1,6 +1,7 @@
 //! Commands about the server.
 
 use std::fmt::Write;
+use std::time::Duration;
 
 use shoal_base::{BLOCK_BYTES, glob};
 
@@ -36,11 +37,35 @@ pub(super) fn time(_session: &mut ConnectionState, call: &Call) -> Result<Answer
     Ok(Answer::Array(parts.map(|part| Answer::string(part.to_string())).into()))
 }
 
-/// There are no replicas to wait for. Earlier writes are durable here.
-pub(super) fn wait(_session: &mut ConnectionState, call: &Call) -> Result<Answer, Failed> {
-    call.integer(1)?;
-    let timeout = integer(call.word(2)).map_err(|_| "ERR timeout is not an integer or out of range")?;
-    if timeout < 0 { Err("ERR timeout is negative".into()) } else { Ok(Answer::Integer(0)) }
+/// WAIT replicas milliseconds: the archive counts as one replica, which has all earlier writes.
+pub(super) async fn wait(call: Call) -> Outcome {
+    let (replicas, time) = (call.integer(1)?, timeout(&call, 2)?);
+    Ok(Answer::Integer(i64::from(replicas > 0 && is_archived(&call, time).await)).into())
+}
+
+/// WAITAOF local replicas milliseconds: earlier writes are always flushed here.
+pub(super) async fn waitaof(call: Call) -> Outcome {
+    let (local, replicas, time) = (call.integer(1)?, call.integer(2)?, timeout(&call, 3)?);
+    if !(0..=1).contains(&local) {
+        return Err("ERR value is out of range, must be between 0 and 1".into());
+    }
+    let archived = replicas > 0 && is_archived(&call, time).await;
+    Ok(Answer::Array([1, i64::from(archived)].map(Answer::Integer).into()).into())
+}
+
+/// The milliseconds in the word at `index`; zero means no limit.
+fn timeout(call: &Call, index: usize) -> Result<Option<Duration>, Failed> {
+    let ms = integer(call.word(index)).map_err(|_| "ERR timeout is not an integer or out of range")?;
+    let ms = u64::try_from(ms).map_err(|_| "ERR timeout is negative")?;
+    Ok((ms > 0).then(|| Duration::from_millis(ms)))
+}
+
+/// Waits until everything that is durable now is in the archive. Without an archive nothing can be waited for.
+async fn is_archived(call: &Call, time: Option<Duration>) -> bool {
+    match call.frontend.options.archive.get() {
+        Some(archive) => archive.wait(time).await,
+        None => false,
+    }
 }
 
 pub(super) const FUNCTION_PARTS: &[Part] = &[

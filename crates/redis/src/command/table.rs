@@ -150,7 +150,8 @@ pub(crate) static COMMANDS: &[Command] = &[
     read("type", 2, Keys::ONE, |call| Box::pin(keys::kind(call))),
     write("unlink", -2, Keys::ALL, Needs::DELETE, |call| Box::pin(keys::del(call))),
     now("unwatch", 1, Order::All, transactions::unwatch),
-    now("wait", 3, Order::All, server::wait),
+    whole("wait", 3, Needs::Nothing, |call| Box::pin(server::wait(call))),
+    whole("waitaof", 4, Needs::Nothing, |call| Box::pin(server::waitaof(call))),
     Command { order: Order::All, ..read("watch", -2, Keys::ALL, |call| Box::pin(transactions::watch(call))) },
 ];
 

@@ -6,8 +6,8 @@ use shoal_base::Clock;
 use shoal_base::histogram::Durations;
 use shoal_engine::{Store, StoreStat};
 use shoal_metrics::{
-    Connections, FrontendMetrics, Health, MemoryParts, Metrics, Operation, RequestCounts, RequestResult,
-    Usage,
+    ArchiveFigures, Connections, FrontendMetrics, Health, MemoryParts, Metrics, Operation, RequestCounts,
+    RequestResult, Usage,
 };
 
 /// The parts of the server that are read.
@@ -60,6 +60,8 @@ pub(crate) struct Reading {
     pub(crate) memory: MemoryParts,
     /// The second of the Unix epoch up to which the TLS certificates are valid, if there are some.
     pub(crate) certificate_end_s: Option<u64>,
+    /// The archive, if there is one.
+    pub(crate) archive: Option<ArchiveFigures>,
     /// The reason why the server does not take all requests.
     pub(crate) not_ready: Option<String>,
 }
@@ -77,6 +79,7 @@ impl Reading {
             usage: Usage::brief(),
             memory: metrics.memory().cloned().unwrap_or_default(),
             certificate_end_s: metrics.certificate_end_s(),
+            archive: metrics.archive(),
             not_ready: health.ready().err(),
         }
     }

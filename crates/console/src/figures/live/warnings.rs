@@ -13,6 +13,8 @@ const BACKUP_AGE_MAX_NS: u64 = 7 * DAY_NS;
 const ROOM_PERCENT_MIN: u64 = 10;
 /// A certificate that is valid for a shorter time gets a warning.
 const CERTIFICATE_DAYS_MIN: u64 = 21;
+/// An archive that is behind by more seconds gets a warning.
+const ARCHIVE_LAG_MAX_S: f64 = 60.0;
 /// A smaller step of the wall clock is usual: the system's clock is corrected.
 const CLOCK_STEP_MIN_NS: u64 = 1_000_000_000;
 /// Applies may pause for this share of the time, in thousandths.
@@ -52,6 +54,7 @@ pub(super) fn warnings(now: &Reading, recent: Option<(&Recent, &Recent, u64)>) -
     found.extend(of_room(now));
     found.extend(of_damage(now));
     found.extend(of_certificate(now));
+    found.extend(of_archive(now));
     found.extend(of_backup(now));
     found.extend(
         recent.map(|(before, after, window_ns)| of_rates(before, after, window_ns)).unwrap_or_default(),
@@ -195,9 +198,32 @@ fn of_certificate(now: &Reading) -> Option<Warning> {
     })
 }
 
+fn of_archive(now: &Reading) -> Option<Warning> {
+    let archive = now.archive.as_ref()?;
+    let docs = "docs/operate/archive.md#how-it-works";
+    let (id, severe, action) = match archive.state {
+        "fenced" => (
+            "archive_fenced",
+            true,
+            "`shoal archive status` names the owner; only one server may use a prefix",
+        ),
+        "refused" => ("archive_refused", true, "use another prefix or another bucket"),
+        "gap" => ("archive_gap", false, "wait for the base that is on its way"),
+        _ if archive.lag_seconds > ARCHIVE_LAG_MAX_S => {
+            ("archive_behind", false, "make the bucket reachable; writes wait in the spool meanwhile")
+        }
+        _ => return None,
+    };
+    Some(Warning { id, severe, text: format!("archive: {}", archive.words), action, docs })
+}
+
 fn of_backup(now: &Reading) -> Option<Warning> {
     let action = "take a backup";
     let docs = "docs/operate/backup.md#when-was-the-last-one";
+    // An archive is more than a backup.
+    if now.archive.as_ref().is_some_and(|archive| archive.base_taken_seconds.is_some()) {
+        return None;
+    }
     let Some(note) = now.stat.last_backup else {
         let has_objects = now.stat.objects_with_log() > 0;
         let text = "there is no backup of this store".to_owned();
@@ -275,7 +301,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     use shoal_engine::{BackupNote, Losses, Lsn, StoreStat};
-    use shoal_metrics::Connections;
+    use shoal_metrics::{ArchiveFigures, Connections};
 
     use super::super::reading::FrontendReading;
     use super::*;
@@ -294,6 +320,10 @@ mod tests {
             ..StoreStat::default()
         };
         Reading { wall_ns: NOW_NS, stat, ..Reading::default() }
+    }
+
+    fn archive(state: &'static str, lag_seconds: f64) -> ArchiveFigures {
+        ArchiveFigures { state, lag_seconds, ..ArchiveFigures::default() }
     }
 
     fn recent(refusals: u64, paused_ns: u64) -> Recent {
@@ -316,7 +346,11 @@ mod tests {
         ("device_errors", |it| it.stat.device.errors = 1),
         ("certificate_expires", |it| it.certificate_end_s = Some(121 * 86_400)),
         ("certificate_expired", |it| it.certificate_end_s = Some(100 * 86_400)),
-        ("no_backup", |it| it.stat.last_backup = None),
+        ("archive_fenced", |it| it.archive = Some(archive("fenced", 0.0))),
+        ("archive_refused", |it| it.archive = Some(archive("refused", 0.0))),
+        ("archive_gap", |it| it.archive = Some(archive("gap", 0.0))),
+        ("archive_behind", |it| it.archive = Some(archive("waiting", 60.5))),
+        ("no_backup", |it| (it.stat.last_backup, it.archive) = (None, Some(archive("shipping", 60.0)))),
         ("old_backup", |it| it.wall_ns += 1),
         ("clock_steps", |it| (it.stat.clock_steps, it.stat.clock_skew_ns) = (1, -1_000_000_000)),
         ("relocation_paused", |it| it.stat.relocation_paused = true),
@@ -343,6 +377,11 @@ mod tests {
         let mut empty = healthy();
         (empty.stat.last_backup, empty.stat.objects) = (None, 0);
         assert_eq!(warnings(&empty, None), [], "an empty store needs no backup");
+        let mut archived = healthy();
+        let base_taken_seconds = Some(1.0);
+        archived.archive = Some(ArchiveFigures { base_taken_seconds, ..archive("shipping", 0.0) });
+        archived.stat.last_backup = None;
+        assert_eq!(warnings(&archived, None), [], "an archive is a backup");
         let connections = Connections { refused: 3, ..Connections::default() };
         let frontend = FrontendReading { refusals: 3, connections, ..FrontendReading::default() };
         let refused = Reading { frontends: vec![frontend], ..healthy() };
