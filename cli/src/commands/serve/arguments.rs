@@ -251,9 +251,15 @@ pub(crate) struct Arguments {
     /// Every moment of the last time of this length can be restored [default: 7d].
     #[arg(long, value_name = "DURATION", env = "SHOAL_ARCHIVE_RETENTION", hide_env_values = true)]
     pub(crate) archive_retention: Option<String>,
-    /// The maximum size of the file DATA.spool, which holds writes while the bucket is away [default: 10G].
+    /// The maximum size of the file DATA.spool, which holds writes while the bucket is away [default: 10G, or half of the
+    /// free space of its file system if that is less].
     #[arg(long, value_name = "SIZE", env = "SHOAL_ARCHIVE_SPOOL", hide_env_values = true)]
     pub(crate) archive_spool: Option<Size>,
+    /// The folder of that file: its room must outlive a restart of the machine [default: the folder of the data file; needed for a block
+    /// device].
+    #[arg(long, value_name = "FOLDER", env = "SHOAL_ARCHIVE_SPOOL_FOLDER", hide_env_values = true)]
+    #[serde(serialize_with = "lossy")]
+    pub(crate) archive_spool_folder: Option<PathBuf>,
     /// Bytes of a base that are uploaded in a second at most [default: 64M].
     #[arg(long, value_name = "SIZE", env = "SHOAL_ARCHIVE_BASE_RATE", hide_env_values = true)]
     pub(crate) archive_base_rate: Option<Size>,
@@ -300,7 +306,7 @@ impl Arguments {
             ($($option:ident)*) => { Self { $($option: self.$option.or(file.$option)),* } };
         }
         each! {
-            access_log announce archive archive_base_rate archive_interval archive_puts archive_retention archive_spool audit_log cache cluster config console data discard durability
+            access_log announce archive archive_base_rate archive_interval archive_puts archive_retention archive_spool archive_spool_folder audit_log cache cluster config console data discard durability
             grpc_compression insecure io key_file kv_bucket listen log log_format memory memtable
             metrics must_exist open_health own_space password_file pause_relocation poll
             resp resp_bucket resp_pending resp_tls s3 s3_domain s3_etag s3_region s3_upload_life s3_website_domain scrub_every scrub_rate

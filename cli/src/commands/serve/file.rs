@@ -121,7 +121,7 @@ mod tests {
                     kv-bucket = 'kv'\ngrpc-compression = 'gzip'\nweb-origins = ['https://a']\nresp = 'off'\nresp-bucket = 'cache'\n\
                     password-file = '/etc/shoal.password'\ndurability = 'relaxed:50'\npoll = 20\nresp-pending = '64M'\ncluster = true\nannounce = 'a:1'\nresp-tls = 'off'\ns3 = 'off'\ns3-region = 'here'\ns3-domain = ['s3.a']\ns3-etag = 'crc'\ns3-website-domain = ['web.a']\ns3-upload-life = '1d'\nconsole = 'off'\naudit-log = '/var/log/shoal.audit'\nlog = 'debug'\n\
                     metrics = 'off'\nopen-health = true\nlog-format = 'json'\nslow = '5ms'\naccess-log = true\nscrub-every = '2d'\nscrub-rate = '1M'\nsnapshot-max-age = '6h'\nown-space = ['films']\ndiscard = true\npause-relocation = true\nstop-timeout = 9\n\
-                    archive = 'file:///a'\narchive-interval = '2s'\narchive-puts = 5\narchive-retention = '1d'\narchive-spool = '1G'\narchive-base-rate = '8M'\n";
+                    archive = 'file:///a'\narchive-interval = '2s'\narchive-puts = 5\narchive-retention = '1d'\narchive-spool = '1G'\narchive-spool-folder = '/spool'\narchive-base-rate = '8M'\n";
         let config = parse(text).unwrap();
         let expected = Arguments {
             data: Some("/srv/shoal.data".into()),
@@ -179,6 +179,7 @@ mod tests {
             archive_puts: Some(5),
             archive_retention: Some("1d".into()),
             archive_spool: Some(Size(1 << 30)),
+            archive_spool_folder: Some("/spool".into()),
             archive_base_rate: Some(Size(8 << 20)),
             config: None,
         };

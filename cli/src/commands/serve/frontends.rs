@@ -6,6 +6,7 @@ use std::sync::Arc;
 use anyhow::Context;
 use shoal_console::ConsoleSources;
 use shoal_engine::{Environment, Store};
+use shoal_frontend::ArchiveLink;
 use shoal_metrics::Metrics;
 use shoal_redis::{RedisOptions, RedisServer, StartError, Tls};
 use shoal_s3::{S3Options, S3ServeError, S3Server, S3Service};
@@ -30,6 +31,9 @@ pub(super) struct Frontends {
     pub(super) redis: Option<RedisServer>,
     pub(super) s3: Option<S3Server>,
     pub(super) console: Option<Console>,
+    /// The archive that Redis clients wait for, once it runs.
+    pub(super) archive: ArchiveLink,
+    pub(super) metrics: Arc<Metrics>,
 }
 
 impl Frontends {
@@ -42,10 +46,11 @@ impl Frontends {
         metrics.set_security(security.clone());
         let listen = resolve(&settings.listen, DEFAULT_LISTEN).await?;
         let server = bind(settings, security, metrics, &listen).await?;
+        let archive = ArchiveLink::default();
         let redis = match &settings.resp {
             Some((address, _)) => {
                 let listen = resolve(address, DEFAULT_RESP).await?;
-                bind_redis(settings, security, metrics, &listen)?
+                bind_redis(settings, security, (metrics, &archive), &listen)?
             }
             None => None,
         };
@@ -77,7 +82,7 @@ impl Frontends {
             }
             None => None,
         };
-        Ok(Self { server, redis, s3, console })
+        Ok(Self { server, redis, s3, console, archive, metrics: Arc::clone(metrics) })
     }
 
     /// Checks that the addresses are this machine's and may be listened on. Takes no port.
@@ -91,7 +96,8 @@ impl Frontends {
         drop(bound.map_err(|error| named(&error, &listen))?);
         if let Some((address, _)) = &settings.resp {
             let listen = resolve(address, DEFAULT_RESP).await?;
-            let bound = bind_redis(settings, security, metrics, &any_port(&listen));
+            let bound =
+                bind_redis(settings, security, (metrics, &ArchiveLink::default()), &any_port(&listen));
             drop(bound.map_err(|error| named(&error, &listen))?);
         }
         if let Some(s3) = &settings.s3 {
@@ -109,7 +115,7 @@ impl Frontends {
 
     /// Logs the openings of --insecure: addresses that other machines reach, without credentials or without encryption.
     pub(super) fn warn_of_openness(&self, settings: &Settings, security: &Security) {
-        let Self { server, redis, s3, console } = self;
+        let Self { server, redis, s3, console, .. } = self;
         let reachable = |addresses: &[SocketAddr]| {
             let open = addresses.iter().filter(|address| !address.ip().to_canonical().is_loopback());
             in_words(&open.copied().collect::<Vec<_>>())
@@ -147,7 +153,7 @@ impl Frontends {
 
     /// One line for each address of a frontend. They are printed at once: the reader of the first line may be gone before another one came.
     pub(super) fn addresses(&self, metrics: &[SocketAddr]) -> String {
-        let Self { server, redis, s3, console } = self;
+        let Self { server, redis, s3, console, .. } = self;
         let scheme = if server.is_encrypted() { "https" } else { "http" };
         let mut lines = String::new();
         for address in server.addresses() {
@@ -174,6 +180,15 @@ impl Frontends {
         lines
     }
 
+    /// The first addresses of gRPC and of the Redis protocol; empty without the latter.
+    pub(super) fn named(&self) -> (String, String) {
+        let first = |addresses: &[SocketAddr]| addresses.first().map(ToString::to_string).unwrap_or_default();
+        (
+            first(self.server.addresses()),
+            self.redis.as_ref().map(|redis| first(redis.addresses())).unwrap_or_default(),
+        )
+    }
+
     /// Serves `store` until a stop or a failure. The store is still open when this returns.
     pub(super) async fn serve(
         self,
@@ -181,7 +196,7 @@ impl Frontends {
         stopped: impl Future<Output = ()> + Send,
         stop: Arc<StopThread>,
     ) -> anyhow::Result<()> {
-        let Self { server, redis, s3, console } = self;
+        let Self { server, redis, s3, console, .. } = self;
         let redis = redis.map(|redis| redis.start(store.clone(), Environment::default())).transpose()?;
         let opened = match (&s3, &console) {
             (Some(s3), _) => s3.service(store.clone()).await.map(Some),
@@ -252,7 +267,7 @@ fn named(error: &anyhow::Error, (first, others): &Addresses) -> Usage {
 fn bind_redis(
     settings: &Settings,
     security: &Security,
-    metrics: &Arc<Metrics>,
+    (metrics, archive): (&Arc<Metrics>, &ArchiveLink),
     (listen, others): &Addresses,
 ) -> anyhow::Result<Option<RedisServer>> {
     let Some((_, options)) = &settings.resp else { return Ok(None) };
@@ -271,6 +286,7 @@ fn bind_redis(
         insecure: settings.insecure,
         security,
         tls,
+        archive: archive.clone(),
         metrics,
         ..options.clone()
     };

@@ -1,5 +1,6 @@
 //! `shoal serve`: opens the store, creating it at the first start, and serves it until a signal.
 
+mod archive;
 mod arguments;
 mod console;
 mod file;
@@ -22,6 +23,7 @@ use shoal_s3::S3Server;
 use shoal_server::{Security, Server};
 use tokio::sync::oneshot;
 
+use self::archive::ServedArchive;
 pub(crate) use self::arguments::Arguments;
 use self::console::Console;
 pub(crate) use self::file::{defaults, keys, read as read_file};
@@ -43,6 +45,8 @@ use crate::store;
 use crate::store::buckets::{default_of_redis, log_choice};
 use shoal_transfer::objects::Objects;
 
+/// A stop ships the rest of the log for this time at most; the next start ships the rest.
+const ARCHIVE_STOP_MAX: Duration = Duration::from_secs(5);
 /// A start waits this long for the count of the results that an earlier run stored.
 const RESULTS_WAIT: Duration = Duration::from_secs(1);
 
@@ -82,6 +86,7 @@ pub(crate) async fn run(arguments: Arguments, log: Option<String>) -> anyhow::Re
         drop(stopped.await);
         health.stops();
     };
+    let archive = ServedArchive::start(&settings, &store, &frontends)?;
     say_start(&settings, &store, &frontends, &told_at);
     let mut credentials = vec![(settings.credentials.clone(), security)];
     credentials.extend(frontends.s3.as_ref().and_then(|s3| s3_keys::start(&settings, s3, of_s3)));
@@ -110,6 +115,9 @@ pub(crate) async fn run(arguments: Arguments, log: Option<String>) -> anyhow::Re
     drop(watched);
     if let Some(audit) = metrics.audit() {
         audit.finish();
+    }
+    if let Some(archive) = archive {
+        archive.stop(ARCHIVE_STOP_MAX.min(time.left() / 3)).await;
     }
     tracing::info!("closing {}", settings.data.display());
     let closed = stopping::close(store, &time, &stop_thread, &settings.data).await;
@@ -217,7 +225,7 @@ pub(crate) async fn check(arguments: Arguments, log: Option<String>) -> anyhow::
 fn say_start(
     settings: &Settings,
     store: &Store,
-    Frontends { server, redis, s3, console }: &Frontends,
+    Frontends { server, redis, s3, console, .. }: &Frontends,
     metrics: &[SocketAddr],
 ) {
     let stat = store.stat();
@@ -234,6 +242,7 @@ fn say_start(
         s3 = or_off(s3.as_ref().map_or(&[], S3Server::addresses)),
         console = or_off(console.as_ref().map_or(&[], |console| console.server.addresses())),
         metrics = or_off(metrics),
+        archive = settings.archive.as_ref().map_or("off", |archive| archive.named.as_str()),
         objects = stat.objects_with_log(),
         size = %bytes(stat.device_blocks),
         cap = %bytes(stat.blocks_max),

@@ -1,15 +1,14 @@
 //! The settings of `shoal serve`, from its options: the command line overrides the environment, the environment overrides the
 //! file, and each part is checked.
 
-use std::num::NonZeroU64;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use shoal_archive::bucket::BucketAddress;
 use shoal_engine::DEFAULT_BUCKET;
 use shoal_redis::{Announced, ClusterMode, Durability, RedisLimits, RedisOptions};
 use shoal_s3::body::check::EtagScheme;
 
+use super::archive::ArchiveSettings;
 use super::arguments::Arguments;
 
 use super::file::{self, in_force};
@@ -26,20 +25,13 @@ use crate::store::file::{Access, SCRUB_EVERY, SCRUB_RATE, SNAPSHOT_MAX_AGE, Stor
 /// The former name of `SHOAL_MEMTABLE`. An option that is ignored in silence would be a surprise.
 const FORMER_VARIABLE: &str = "SHOAL_OVERLAY";
 
-const DEFAULT_DATA: &str = "./shoal.data";
+pub(super) const DEFAULT_DATA: &str = "./shoal.data";
 pub(super) const DEFAULT_LISTEN: &str = "127.0.0.1:7411";
 pub(super) const DEFAULT_RESP: &str = "127.0.0.1:7412";
 pub(super) const DEFAULT_S3: &str = "127.0.0.1:7413";
 pub(super) const DEFAULT_CONSOLE: &str = "127.0.0.1:7414";
 /// Requests of this duration or longer get a line in the log.
 const SLOW: Duration = Duration::from_secs(1);
-/// The defaults of the archive.
-const ARCHIVE_INTERVAL: Duration = Duration::from_secs(1);
-const ARCHIVE_INTERVAL_MAX: Duration = Duration::from_secs(3600);
-const ARCHIVE_PUTS: u32 = 10;
-const ARCHIVE_RETENTION: Duration = Duration::from_secs(7 * 24 * 3600);
-const ARCHIVE_SPOOL: Size = Size(10 << 30);
-const ARCHIVE_BASE_RATE: Size = Size(64 << 20);
 /// The memory of a server if the system reports no amount.
 const DEFAULT_MEMORY: Size = Size(2 << 30);
 
@@ -77,58 +69,6 @@ pub(super) struct Settings {
     pub(super) open_health: bool,
     pub(super) log: String,
     pub(super) log_format: LogFormat,
-}
-
-/// The settings of the archive.
-pub(super) struct ArchiveSettings {
-    pub(super) address: BucketAddress,
-    /// The address as it was given.
-    pub(super) named: String,
-    pub(super) interval: Duration,
-    pub(super) puts_per_second: u32,
-    pub(super) retention: Duration,
-    pub(super) spool: Size,
-    /// Bytes a second.
-    pub(super) base_rate: NonZeroU64,
-}
-
-/// The settings of the archive; `None` without `--archive`.
-fn archive(arguments: &Arguments) -> Result<Option<ArchiveSettings>, Usage> {
-    let others = [
-        ("--archive-interval", arguments.archive_interval.is_some()),
-        ("--archive-puts", arguments.archive_puts.is_some()),
-        ("--archive-retention", arguments.archive_retention.is_some()),
-        ("--archive-spool", arguments.archive_spool.is_some()),
-        ("--archive-base-rate", arguments.archive_base_rate.is_some()),
-    ];
-    let Some(named) = arguments.archive.clone() else {
-        return match others.iter().find(|(_, is_given)| *is_given) {
-            Some((option, _)) => Err(Usage(format!("{option} needs --archive URL"))),
-            None => Ok(None),
-        };
-    };
-    let duration = |option, given: &Option<String>, default| {
-        let parsed = parse_duration(option, given.as_deref(), default)?;
-        parsed.ok_or_else(|| Usage(format!("{option} off: write a duration, as 1s or 7d")))
-    };
-    let interval = duration("--archive-interval", &arguments.archive_interval, ARCHIVE_INTERVAL)?;
-    if interval > ARCHIVE_INTERVAL_MAX {
-        return Err(Usage(format!(
-            "--archive-interval {}: at most 1h",
-            humantime::format_duration(interval)
-        )));
-    }
-    let base_rate = arguments.archive_base_rate.unwrap_or(ARCHIVE_BASE_RATE).0;
-    Ok(Some(ArchiveSettings {
-        address: named.parse().map_err(|error| Usage(format!("--archive: {error}")))?,
-        named,
-        interval,
-        puts_per_second: arguments.archive_puts.unwrap_or(ARCHIVE_PUTS),
-        retention: duration("--archive-retention", &arguments.archive_retention, ARCHIVE_RETENTION)?,
-        spool: arguments.archive_spool.unwrap_or(ARCHIVE_SPOOL),
-        base_rate: NonZeroU64::new(base_rate)
-            .ok_or_else(|| Usage("--archive-base-rate 0: a base would never be uploaded".into()))?,
-    }))
 }
 
 /// The settings of the S3 frontend.
@@ -208,7 +148,7 @@ impl Settings {
         let (memory, memory_warning) = memory(&arguments)?;
         let resp = resp(&arguments, memory.redis_limits())?;
         let (s3, objects, console) = (s3(&arguments), objects(&arguments)?, console(&arguments));
-        let archive = archive(&arguments)?;
+        let archive = ArchiveSettings::of(&arguments)?;
         let must_exist = arguments.must_exist.unwrap_or(false);
         let settings = Self {
             data: arguments.data.unwrap_or_else(|| DEFAULT_DATA.into()),
@@ -363,7 +303,11 @@ fn too_little(total: Size, needed: Size, cache: Option<Size>) -> Usage {
 }
 
 /// A duration as `100ms`, `7d`; none for `off`.
-fn parse_duration(option: &str, given: Option<&str>, default: Duration) -> Result<Option<Duration>, Usage> {
+pub(super) fn parse_duration(
+    option: &str,
+    given: Option<&str>,
+    default: Duration,
+) -> Result<Option<Duration>, Usage> {
     match given {
         None => Ok(Some(default)),
         Some("off") => Ok(None),

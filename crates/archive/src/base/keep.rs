@@ -51,8 +51,8 @@ pub trait BaseWriter: Send + Sync {
     /// Bytes of the segments that were archived since the start.
     fn segment_bytes(&self) -> u64;
 
-    /// A base of this version has its name in the record.
-    fn has_base(&self, version: Lsn);
+    /// The record as it is now. A base that it names may be the one that is needed.
+    fn note_record(&self, record: &ArchiveRecord);
 
     /// Waits until the place or the gap changes.
     fn changed(&self) -> Boxed<'_, ()>;
@@ -217,14 +217,14 @@ impl BaseKeeper {
         let gap = self.writer.gap();
         let covers = |gap: Lsn| now.record.bases.last().is_some_and(|base| base.version >= gap);
         let has_gap = gap.is_some_and(|gap| !covers(gap));
-        if let Some(gap) = gap.filter(|_| !has_gap) {
-            self.writer.has_base(gap);
+        if gap.is_some() && !has_gap {
+            self.writer.note_record(&now.record);
         }
         let facts = BaseFacts { has_gap, log_bytes, now_ns: self.clock.wall_ns() };
         let Some(reason) = base_due(&now.record, facts) else { return Ok(false) };
         let segment_bytes = self.writer.segment_bytes();
         let record = self.make(place, reason).await?;
-        let base = record.bases.last().copied();
+        self.writer.note_record(&record);
         *known = Some(Known {
             log: place.log,
             before: 0,
@@ -234,9 +234,6 @@ impl BaseKeeper {
         });
         self.status.log_bytes.store(0, Ordering::Relaxed);
         *self.status.failure.lock() = None;
-        if let Some(base) = base {
-            self.writer.has_base(base.version);
-        }
         Ok(true)
     }
 

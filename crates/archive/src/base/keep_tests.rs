@@ -116,9 +116,9 @@ impl BaseWriter for Moved {
     fn segment_bytes(&self) -> u64 {
         self.bytes.load(Ordering::Relaxed)
     }
-    fn has_base(&self, version: Lsn) {
+    fn note_record(&self, record: &ArchiveRecord) {
         let mut gap = self.gap.lock();
-        *gap = gap.filter(|gap| *gap > version);
+        *gap = gap.filter(|gap| record.bases.iter().all(|base| base.version < *gap));
     }
     fn changed(&self) -> Boxed<'_, ()> {
         Box::pin(self.moved.notified())

@@ -65,7 +65,8 @@ impl Transaction {
 
     fn refuse(&self, words: &[Bytes], command: &'static Command, bytes_max: usize) -> Option<Failed> {
         let walks = command.order == Order::All && matches!(command.run, Run::Task(_));
-        if walks && command.name != "info" || command.name == "shoal.session" {
+        let is_short = matches!(command.name, "info" | "wait" | "waitaof");
+        if walks && !is_short || command.name == "shoal.session" {
             let name = command.name.to_ascii_uppercase();
             return Some(format!("ERR {name} is not allowed inside a transaction").into());
         }

@@ -80,6 +80,12 @@ fn the_protocol_is_chosen() {
         echo hi => hi
         ping hi => hi
         wait 0 0 => :0
+        wait 1 0 => :0
+        wait 1 -1 => -ERR timeout is negative
+        wait x 0 => -ERR value is not an integer or out of range
+        waitaof 1 0 0 => [:1, :0]
+        waitaof 1 1 0 => [:1, :0]
+        waitaof 2 0 0 => -ERR value is out of range, must be between 0 and 1
         command count extra => -ERR wrong number of arguments for 'command|count' command
         command getkeys mset a 1 b 2 => [a, b]
         ",

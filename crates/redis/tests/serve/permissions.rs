@@ -130,6 +130,7 @@ pub(crate) const COMMANDS: &[(&str, &str)] = &[
     ("unlink K", "delete K"),
     ("unwatch", ""),
     ("wait 0 0", ""),
+    ("waitaof 0 0 0", ""),
     ("watch K", "read K"),
 ];
 

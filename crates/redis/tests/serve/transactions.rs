@@ -317,7 +317,7 @@ fn every_command_is_the_same_inside() {
         set a v exat 1;set a v bad;setbit a 3 1;setbit b 100 1;setex a 100 v;setex a x v;setnx a v;setnx b v;setrange a 2 xyz;
         setrange b 3 x;shoal.cas b 0 v;shoal.cas a 0 v;shoal.cas a 1 v;shoal.getv none;strlen a;strlen none;substr a 0 1;
         touch a none;ttl t;ttl none;ttl a;type a;type none;unlink a n;ping;ping x;select 0;select 9;asking;readonly;readwrite;
-        wait 0 0;client getname;client setname x;cluster keyslot a;command count;config get databases;function list;
+        wait 0 0;waitaof 1 1 0;client getname;client setname x;cluster keyslot a;command count;config get databases;function list;
         auth x;hello 2;bitcount a 1 9 bit;bitcount n 0;bitfield a get u8 0 set u8 8 1 overflow fail incrby u2 0 3;
         bitfield b set u8 0 65;bitfield t get u4 0;bitfield a set u8 0;bitfield_ro a get i8 #1;bitfield_ro none get u1 0;
         bitfield_ro a set u8 0 1;bitop and b a n;bitop or a a n none;bitop xor t a t;bitop not n n;bitop not n a n;
