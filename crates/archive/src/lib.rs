@@ -5,10 +5,12 @@
 //! `format/tombstone.rs`, `format/base.rs`, `format/spool.rs`. The formats touch no file and no network: bytes in, structures out, for any
 //! bytes.
 //!
-//! [`bucket`] is the other half: requests to S3, GCS, Azure or a folder, whose outcome is known.
+//! [`bucket`] is the other half: requests to S3, GCS, Azure or a folder, whose outcome is known. [`writer`] ships the log of a store
+//! ([`source`]) to it.
 
 pub mod bucket;
 pub mod format;
 pub mod keeper;
 pub mod limits;
 pub mod source;
+pub mod writer;
