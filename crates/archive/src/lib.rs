@@ -5,7 +5,8 @@
 //! `format/tombstone.rs`, `format/base.rs`, `format/spool.rs`. The formats touch no file and no network: bytes in, structures out, for any
 //! bytes.
 //!
-//! [`bucket`] is the other half: requests to S3, GCS, Azure or a folder, whose outcome is known.
+//! [`bucket`] is the other half: requests to S3, GCS, Azure or a folder, whose outcome is known. [`writer`] ships the log of a store
+//! ([`source`]) to it.
 
 pub mod base;
 pub mod bucket;
@@ -16,3 +17,4 @@ pub mod retain;
 pub mod source;
 #[cfg(test)]
 mod testing;
+pub mod writer;

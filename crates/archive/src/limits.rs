@@ -6,6 +6,12 @@ pub const SEGMENT_BYTES_MAX: usize = 32 << 20;
 /// Bytes of a piece of a value that does not travel with its record; the last one is shorter.
 pub const PIECE_BYTES: usize = 4 << 20;
 
+/// Most bytes of the values that a batch carries; longer ones, and those without room, come in pieces.
+pub const CARRIED_BYTES_MAX: u64 = 8 << 20;
+
+/// Segments that an owner of this program has in flight, W of the records that it creates.
+pub const IN_FLIGHT_MAX: u16 = 8;
+
 /// Most slots that an owner may have in flight, W of the record: a seal creates a tombstone for each of them.
 pub const SEAL_WIDTH_MAX: u16 = 1024;
 

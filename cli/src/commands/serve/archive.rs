@@ -10,13 +10,13 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use anyhow::Context as _;
-use shoal_archive::base::{BaseKeeper, BaseOptions, BaseStatus};
+use shoal_archive::base::{ArchiverBases, BaseKeeper, BaseOptions, BaseStatus};
 use shoal_archive::bucket::{ArchiveBucket, BucketAddress, BucketOptions};
 use shoal_archive::format::OwnerName;
 use shoal_archive::keeper::RecordKeeper;
 use shoal_archive::source::ArchivedStore;
 use shoal_archive::store::EngineStore;
-use shoal_archive::writer::{Archiver, ArchiverBases, ArchiverOptions, ArchiverState, ArchiverStatus};
+use shoal_archive::writer::{Archiver, ArchiverOptions, ArchiverState, ArchiverStatus};
 use shoal_base::task::Boxed;
 use shoal_base::{Entropy, SystemClock, SystemEntropy};
 use shoal_engine::Store;

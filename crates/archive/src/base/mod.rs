@@ -4,8 +4,10 @@ mod due;
 mod keep;
 mod stream;
 mod upload;
+mod writer;
 
 pub use due::{BaseFacts, BaseReason, base_due};
 pub use keep::{BaseKeeper, BaseOptions, BaseStatus, BaseWriter, WriterPlace};
 pub use stream::start_base;
 pub use upload::{BaseFailure, BaseProgress, UploadLimits, upload_base};
+pub use writer::ArchiverBases;

@@ -17,7 +17,7 @@ use super::requests::{Attempt, BucketEntry, BucketRequests, FetchedObject, Reque
 
 /// A kind of fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Fault {
+pub(crate) enum Fault {
     /// The request takes effect, and its answer is lost.
     AnswerLost,
     /// The answer is lost, and the request takes effect a minute later.
@@ -55,7 +55,7 @@ use Fault::{
     SlowDown, StaleList, Storm, StuckKey, Swapped, Truncated, Undecided,
 };
 
-pub(super) const FAULTS: [Fault; 15] = [
+pub(crate) const FAULTS: [Fault; 15] = [
     AnswerLost,
     AppliedLate,
     NeverApplied,
@@ -75,7 +75,7 @@ pub(super) const FAULTS: [Fault; 15] = [
 
 /// A promise that the store breaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Lie {
+pub(crate) enum Lie {
     /// If-None-Match is ignored.
     CreateReplaces,
     /// The test and the write of a create are not one step.
@@ -112,7 +112,7 @@ pub(super) enum Lie {
 
 /// The time that a request takes.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Latency {
+pub(crate) enum Latency {
     None,
     /// Percentiles 50, 99 and 99.9, milliseconds; 0 is half of the first one.
     Percentiles(u64, u64, u64),
@@ -120,9 +120,9 @@ pub(super) enum Latency {
 
 impl Latency {
     /// S3 Standard.
-    pub(super) const S3: Self = Self::Percentiles(100, 195, 274);
+    pub(crate) const S3: Self = Self::Percentiles(100, 195, 274);
     /// A store in the same rack.
-    pub(super) const NEAR: Self = Self::Percentiles(8, 16, 30);
+    pub(crate) const NEAR: Self = Self::Percentiles(8, 16, 30);
 
     fn roll(self, dice: &SeededEntropy) -> Duration {
         let Self::Percentiles(p50, p99, p999) = self else { return Duration::ZERO };
@@ -154,6 +154,8 @@ struct State {
     expired_until: Option<Instant>,
     /// Names that somebody else deleted.
     vanished: Vec<String>,
+    /// Faults that do not come any more.
+    off: Vec<Fault>,
 }
 
 struct Shared {
@@ -167,41 +169,46 @@ struct Shared {
 
 /// The bucket. A clone is the same bucket.
 #[derive(Clone)]
-pub(super) struct FaultStore(Arc<Shared>);
+pub(crate) struct FaultStore(Arc<Shared>);
 
 impl FaultStore {
     /// A bucket that has each fault in `rate` of 10,000 requests.
-    pub(super) fn new(seed: u64, rate: u64, latency: Latency) -> Self {
+    pub(crate) fn new(seed: u64, rate: u64, latency: Latency) -> Self {
         let (state, dice) = (Mutex::default(), SeededEntropy::new(seed));
         Self(Arc::new(Shared { state, dice, rate, latency, lie: None }))
     }
 
     /// A bucket without a fault that breaks a promise.
-    pub(super) fn lying(lie: Lie) -> Self {
+    pub(crate) fn lying(lie: Lie) -> Self {
         let (state, dice) = (Mutex::default(), SeededEntropy::new(1));
         let latency = Latency::NEAR;
         Self(Arc::new(Shared { state, dice, rate: 0, latency, lie: Some(lie) }))
     }
 
     /// How often each fault came.
-    pub(super) fn counts(&self) -> BTreeMap<Fault, u64> {
+    pub(crate) fn counts(&self) -> BTreeMap<Fault, u64> {
         self.0.state.lock().counts.clone()
     }
 
     /// All objects as they are.
-    pub(super) fn contents(&self) -> BTreeMap<String, Bytes> {
+    pub(crate) fn contents(&self) -> BTreeMap<String, Bytes> {
         let state = self.0.state.lock();
         state.objects.iter().map(|(name, stored)| (name.clone(), stored.bytes.clone())).collect()
     }
 
     /// Objects that somebody deleted.
-    pub(super) fn vanished(&self) -> Vec<String> {
+    pub(crate) fn vanished(&self) -> Vec<String> {
         self.0.state.lock().vanished.clone()
     }
 
     /// Puts credentials out of order for this time.
-    pub(super) fn expire(&self, time: Duration) {
+    pub(crate) fn expire(&self, time: Duration) {
         self.0.state.lock().expired_until = Some(Instant::now() + time);
+    }
+
+    /// These faults do not come from now on.
+    pub(crate) fn turn_off(&self, faults: &[Fault]) {
+        self.0.state.lock().off.extend_from_slice(faults);
     }
 
     fn lies(&self, lie: Lie) -> bool {
@@ -211,7 +218,7 @@ impl FaultStore {
     fn hit(&self, fault: Fault) -> bool {
         // Those that last hit many requests.
         let rate = if matches!(fault, Storm | ExpiredCredentials) { self.0.rate } else { self.0.rate * 10 };
-        let hit = self.0.dice.below(100_000) < rate;
+        let hit = self.0.dice.below(100_000) < rate && !self.0.state.lock().off.contains(&fault);
         if hit {
             self.count(fault);
         }

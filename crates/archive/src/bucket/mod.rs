@@ -13,12 +13,12 @@
 mod address;
 mod attempts;
 #[cfg(test)]
-mod fault;
+pub(crate) mod fault;
 mod folder;
 mod pace;
 mod probe;
 mod remote;
-mod requests;
+pub(crate) mod requests;
 #[cfg(test)]
 mod tests;
 mod transport;
@@ -195,7 +195,11 @@ impl ArchiveBucket {
         Ok(Self::over(requests, options, dice))
     }
 
-    fn over(requests: Box<dyn BucketRequests>, options: BucketOptions, dice: Arc<dyn Entropy>) -> Self {
+    pub(crate) fn over(
+        requests: Box<dyn BucketRequests>,
+        options: BucketOptions,
+        dice: Arc<dyn Entropy>,
+    ) -> Self {
         let (budget, times) = (PutBudget::new(options.puts_per_second), PutTimes::default());
         Self { requests, options, budget, times, dice, counters: BucketCounters::default() }
     }

@@ -77,13 +77,31 @@ pub struct BatchWriter {
     values: Vec<u8>,
 }
 
-/// A batch in its final form.
-pub(super) struct WrittenBatch {
-    pub(super) first_lsn: Lsn,
-    pub(super) count: u32,
+/// A batch in its final form, which is the same in each segment that has it.
+#[derive(Clone, Debug)]
+pub struct PackedBatch {
+    /// The number of its first record; 0 if it has pieces only.
+    pub first_lsn: Lsn,
+    /// Records with a number.
+    pub count: u32,
     pub(super) store_ns: u64,
-    pub(super) wall_ns: u64,
-    pub(super) bytes: Vec<u8>,
+    /// The wall clock then, nanoseconds since the Unix epoch.
+    pub wall_ns: u64,
+    pub(super) bytes: Bytes,
+}
+
+impl PackedBatch {
+    /// Bytes that it adds to a segment.
+    #[must_use]
+    pub fn segment_bytes(&self) -> usize {
+        BATCH_ROW_BYTES + self.bytes.len()
+    }
+
+    /// The number of its last record; 0 if it has pieces only.
+    #[must_use]
+    pub fn last_lsn(&self) -> Lsn {
+        Lsn((self.first_lsn.0 + u64::from(self.count)).saturating_sub(1))
+    }
 }
 
 impl BatchWriter {
@@ -98,6 +116,12 @@ impl BatchWriter {
     #[must_use]
     pub fn bytes(&self) -> usize {
         BATCH_HEAD_BYTES + self.records.len() + self.values.len()
+    }
+
+    /// True if it has a record or a piece.
+    #[must_use]
+    pub fn has_records(&self) -> bool {
+        !self.records.is_empty()
     }
 
     /// Appends a delete, or a put whose value is in the record.
@@ -166,7 +190,11 @@ impl BatchWriter {
     }
 
     /// The whole batch.
-    pub(super) fn finish(self) -> WrittenBatch {
+    ///
+    /// # Panics
+    /// If it has no record, or if its last write batch is not whole.
+    #[must_use]
+    pub fn finish(self) -> PackedBatch {
         assert!(!self.continues, "a batch has whole write batches (R22)");
         assert!(!self.records.is_empty(), "a batch without records is not archived");
         assert!(self.count == 0 || self.first_lsn > Lsn::NONE, "a record has a number");
@@ -179,7 +207,8 @@ impl BatchWriter {
         bytes.extend_from_slice(&self.records);
         bytes.extend_from_slice(&self.values);
         let first_lsn = if self.count == 0 { Lsn::NONE } else { self.first_lsn };
-        WrittenBatch { first_lsn, count: self.count, store_ns: self.store_ns, wall_ns: self.wall_ns, bytes }
+        let (store_ns, wall_ns) = (self.store_ns, self.wall_ns);
+        PackedBatch { first_lsn, count: self.count, store_ns, wall_ns, bytes: bytes.into() }
     }
 }
 
@@ -207,6 +236,7 @@ pub struct SegmentBatch {
     slot: LogSlot,
     /// Offset of the records in the segment.
     offset: u64,
+    whole: Bytes,
     records: Bytes,
     values: Bytes,
 }
@@ -264,11 +294,19 @@ impl BatchRow {
             return Err(fields.damaged("the lengths of records and values are not that of the batch"));
         }
         let (first_lsn, count) = (self.first_lsn, self.count);
-        Ok(SegmentBatch { store_ns, wall_ns, first_lsn, count, slot, offset, records, values })
+        let whole = bytes.slice_ref(whole.unwrap_or_default());
+        Ok(SegmentBatch { store_ns, wall_ns, first_lsn, count, slot, offset, whole, records, values })
     }
 }
 
 impl SegmentBatch {
+    /// The batch as it is, for another segment.
+    #[must_use]
+    pub fn packed(&self) -> PackedBatch {
+        let (bytes, count, first_lsn) = (self.whole.clone(), self.count, self.first_lsn);
+        PackedBatch { first_lsn, count, store_ns: self.store_ns, wall_ns: self.wall_ns, bytes }
+    }
+
     /// Its records, in order, all of them or an error: a batch is applied as a whole or not at all.
     ///
     /// # Errors

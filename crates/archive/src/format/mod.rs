@@ -14,11 +14,11 @@ mod record;
 mod segment;
 mod spool;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod tombstone;
 
 pub use base::{BaseEnd, BasePart};
-pub use batch::{BatchWriter, LoggedRecord, LoggedValue, SegmentBatch};
+pub use batch::{BatchWriter, LoggedRecord, LoggedValue, PackedBatch, SegmentBatch};
 pub use names::{ArchiveName, LogSlot, VolumeId};
 pub use opening::Opening;
 pub use piece::ValuePiece;

@@ -7,7 +7,7 @@ use shoal_base::Lsn;
 use shoal_base::checksum::crc32c;
 use shoal_log::format::COUNTER_MAX;
 
-use super::batch::{BATCH_HEAD_BYTES, BATCH_ROW_BYTES, BatchRow, BatchWriter, SegmentBatch, WrittenBatch};
+use super::batch::{BATCH_HEAD_BYTES, BATCH_ROW_BYTES, BatchRow, BatchWriter, PackedBatch, SegmentBatch};
 use super::{Fields, FormatError, LogSlot, Opening, VolumeId, seal, started};
 use crate::limits::SEGMENT_BYTES_MAX;
 
@@ -123,7 +123,7 @@ pub enum SegmentBody {
 /// Builds a segment of data.
 pub struct SegmentWriter {
     start: SegmentStart,
-    batches: Vec<WrittenBatch>,
+    batches: Vec<PackedBatch>,
     bytes: usize,
 }
 
@@ -206,13 +206,20 @@ impl SegmentWriter {
     /// # Panics
     /// If it has no record, if its last write batch is not whole, or if its numbers do not follow those before.
     pub fn push(&mut self, batch: BatchWriter) {
-        let batch = batch.finish();
+        self.push_packed(batch.finish());
+    }
+
+    /// Appends a batch in its final form.
+    ///
+    /// # Panics
+    /// If its numbers do not follow those before.
+    pub fn push_packed(&mut self, batch: PackedBatch) {
         if batch.count > 0 {
             assert!(batch.first_lsn > self.start.end.last_lsn, "numbers ascend");
             self.start.end.last_lsn = Lsn(batch.first_lsn.0 + u64::from(batch.count) - 1);
         }
         (self.start.end.store_ns, self.start.end.wall_ns) = (batch.store_ns, batch.wall_ns);
-        self.bytes += BATCH_ROW_BYTES + batch.bytes.len();
+        self.bytes += batch.segment_bytes();
         self.batches.push(batch);
     }
 
@@ -226,7 +233,7 @@ impl SegmentWriter {
         let mut table = Vec::with_capacity(BATCH_ROW_BYTES * self.batches.len());
         let mut offset = (SEGMENT_HEADER_BYTES + BATCH_ROW_BYTES * self.batches.len()) as u64;
         for batch in &self.batches {
-            let WrittenBatch { first_lsn, count, bytes, .. } = batch;
+            let PackedBatch { first_lsn, count, bytes, .. } = batch;
             let crc = crc32c(bytes);
             let bytes = bytes.len() as u32;
             BatchRow { count: *count, offset, bytes, crc, first_lsn: *first_lsn }.encode(&mut table);

@@ -30,7 +30,7 @@ pub(super) fn start(slot: LogSlot) -> SegmentStart {
 }
 
 /// A put with a value of these bytes: inline, or with a home in extents that the archive replaces.
-pub(super) fn put(key: &[u8], value: &[u8], is_inline: bool, continues: bool) -> EncodedRecord {
+pub(crate) fn put(key: &[u8], value: &[u8], is_inline: bool, continues: bool) -> EncodedRecord {
     let home = match is_inline {
         true => Home::Inline,
         false => Home::Packed { run: 1, at: 0, checksum: 2 },
@@ -43,7 +43,7 @@ pub(super) fn put(key: &[u8], value: &[u8], is_inline: bool, continues: bool) ->
     encode_record(RecordKind::Put, TabletId(1), key, &[&body, inline], continues)
 }
 
-pub(super) fn delete(key: &[u8], continues: bool) -> EncodedRecord {
+pub(crate) fn delete(key: &[u8], continues: bool) -> EncodedRecord {
     encode_record(RecordKind::Delete, TabletId(1), key, &[], continues)
 }
 

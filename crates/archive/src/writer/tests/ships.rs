@@ -1,0 +1,65 @@
+//! The common cases, over a folder.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::Duration;
+
+use bytes::Bytes;
+use shoal_base::Lsn;
+
+use super::replay::{check, replay};
+use super::*;
+
+/// All objects below a folder.
+fn contents(folder: &tempfile::TempDir) -> BTreeMap<String, Bytes> {
+    fn walk(root: &Path, at: &Path, out: &mut BTreeMap<String, Bytes>) {
+        for entry in std::fs::read_dir(at).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                walk(root, &path, out);
+            } else {
+                let name = path.strip_prefix(root).unwrap().to_str().unwrap().to_owned();
+                out.insert(name, std::fs::read(&path).unwrap().into());
+            }
+        }
+    }
+    let (root, mut out) = (folder.path().join("bucket"), BTreeMap::new());
+    walk(&root, &root, &mut out);
+    out
+}
+
+#[tokio::test]
+async fn store_is_shipped_to_a_folder_and_continued_after_a_stop_and_a_crash() {
+    let folder = tempfile::tempdir().unwrap();
+    let (disk, bucket) = (disk(1 << 20), folder_bucket(&folder));
+    let options = ArchiverOptions { linger: Duration::from_millis(20), ..options(&folder) };
+    for round in 0..3 {
+        let server = Server::start(&disk, Arc::clone(&bucket), &options, round).await;
+        server.opened().await;
+        for at in 0..40 {
+            server.store.put(&format!("b\0{at}"), [10, 99, 5_000, 300_000][at % 4]);
+            if at == 20 {
+                // 9 MiB: three pieces.
+                server.store.put("b\0long", 9 << 20);
+                server.catch_up().await;
+            }
+        }
+        if round == 1 {
+            drop(server.archiver);
+        } else {
+            server.archiver.stop(Duration::from_secs(10)).await;
+            assert_eq!(server.state(), ArchiverState::Stopped);
+            assert_eq!(server.archiver.archived().0, server.store_last());
+        }
+        server.store.close();
+    }
+    let objects = contents(&folder);
+    let (record, logs) = replay(&objects, &VOLUME);
+    assert_eq!((record.epoch, logs.len()), (3, 3));
+    assert!(logs[0].is_closed && !logs[1].is_closed && logs[2].is_closed);
+    let gaps: Vec<bool> = logs.iter().map(|log| log.opening.unwrap().1).collect();
+    assert_eq!(gaps, [true, false, false], "only the first log needs a base");
+    let disk = disk.lock();
+    let last = *disk.history.keys().next_back().unwrap();
+    assert_eq!(check(&logs, |_| true, &disk.history, Lsn(last)), disk.history.len());
+}
