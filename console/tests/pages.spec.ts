@@ -159,6 +159,11 @@ test("a scrub starts at its button and the report is downloaded", async ({ page 
   expect((await report).suggestedFilename()).toMatch(/\.tar\.gz$|\.tgz$/);
 });
 
+test("the archive has its place among the operations", async ({ page }) => {
+  await open(page, server.base, "operations/archive");
+  await expect(page.locator(".panel", { hasText: "This server archives nothing" })).toContainText("--archive URL");
+});
+
 test("the log is filtered", async ({ page }) => {
   await open(page, server.base, "operations/log");
   await expect(page.locator(".log")).toContainText("INFO");
