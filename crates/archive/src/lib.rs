@@ -5,10 +5,11 @@
 //! `format/tombstone.rs`, `format/base.rs`, `format/spool.rs`. The formats touch no file and no network: bytes in, structures out, for any
 //! bytes.
 //!
-//! [`bucket`] is the other half: requests to S3, GCS, Azure or a folder, whose outcome is known.
+//! [`bucket`] is the other half: requests to S3, GCS, Azure or a folder, whose outcome is known. [`restore`] reads an archive.
 
 pub mod bucket;
 pub mod format;
 pub mod keeper;
 pub mod limits;
+pub mod restore;
 pub mod source;

@@ -14,10 +14,11 @@ use shoal_base::SeededEntropy;
 use tokio::time::{Instant, sleep};
 
 use super::requests::{Attempt, BucketEntry, BucketRequests, FetchedObject, RequestFailure, VersionTag};
+use super::{ArchiveBucket, BucketOptions};
 
 /// A kind of fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Fault {
+pub(crate) enum Fault {
     /// The request takes effect, and its answer is lost.
     AnswerLost,
     /// The answer is lost, and the request takes effect a minute later.
@@ -75,7 +76,7 @@ pub(super) const FAULTS: [Fault; 15] = [
 
 /// A promise that the store breaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Lie {
+pub(crate) enum Lie {
     /// If-None-Match is ignored.
     CreateReplaces,
     /// The test and the write of a create are not one step.
@@ -112,7 +113,7 @@ pub(super) enum Lie {
 
 /// The time that a request takes.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Latency {
+pub(crate) enum Latency {
     None,
     /// Percentiles 50, 99 and 99.9, milliseconds; 0 is half of the first one.
     Percentiles(u64, u64, u64),
@@ -167,11 +168,11 @@ struct Shared {
 
 /// The bucket. A clone is the same bucket.
 #[derive(Clone)]
-pub(super) struct FaultStore(Arc<Shared>);
+pub(crate) struct FaultStore(Arc<Shared>);
 
 impl FaultStore {
     /// A bucket that has each fault in `rate` of 10,000 requests.
-    pub(super) fn new(seed: u64, rate: u64, latency: Latency) -> Self {
+    pub(crate) fn new(seed: u64, rate: u64, latency: Latency) -> Self {
         let (state, dice) = (Mutex::default(), SeededEntropy::new(seed));
         Self(Arc::new(Shared { state, dice, rate, latency, lie: None }))
     }
@@ -184,12 +185,28 @@ impl FaultStore {
     }
 
     /// How often each fault came.
-    pub(super) fn counts(&self) -> BTreeMap<Fault, u64> {
+    pub(crate) fn counts(&self) -> BTreeMap<Fault, u64> {
         self.0.state.lock().counts.clone()
     }
 
+    /// The bucket over this store, without a limit of PUTs.
+    pub(crate) fn bucket(&self, seed: u64) -> ArchiveBucket {
+        let options = BucketOptions { puts_per_second: 1_000_000, patience: Duration::from_secs(300) };
+        ArchiveBucket::over(Box::new(self.clone()), options, Arc::new(SeededEntropy::new(seed)))
+    }
+
+    /// Puts an object there, whatever the bucket has.
+    pub(crate) fn plant(&self, name: &str, bytes: Bytes) {
+        self.0.state.lock().put(name, bytes);
+    }
+
+    /// Removes an object.
+    pub(crate) fn remove(&self, name: &str) {
+        self.0.state.lock().objects.remove(name);
+    }
+
     /// All objects as they are.
-    pub(super) fn contents(&self) -> BTreeMap<String, Bytes> {
+    pub(crate) fn contents(&self) -> BTreeMap<String, Bytes> {
         let state = self.0.state.lock();
         state.objects.iter().map(|(name, stored)| (name.clone(), stored.bytes.clone())).collect()
     }

@@ -13,7 +13,7 @@
 mod address;
 mod attempts;
 #[cfg(test)]
-mod fault;
+pub(crate) mod fault;
 mod folder;
 mod pace;
 mod probe;
