@@ -21,8 +21,8 @@ pub(crate) fn check_link(before: Option<&Link>, link: &Link) -> anyhow::Result<(
     let name = link.path.display();
     let (from, before) = match (link.header.contents, before) {
         (Contents::Changes { .. }, _) => bail!("{name} is a stream of changes, and no backup"),
-        (Contents::Full | Contents::Part, None) => return Ok(()),
-        (Contents::Full | Contents::Part, Some(first)) => bail!(
+        (Contents::Full | Contents::Base | Contents::Part, None) => return Ok(()),
+        (Contents::Full | Contents::Base | Contents::Part, Some(first)) => bail!(
             "{name} is a full backup, but follows {}: a chain is one full backup, followed by its increments",
             first.path.display()
         ),

@@ -273,7 +273,7 @@ impl Found {
     fn add(&mut self, event: &Event, sofar: &Sofar) {
         match event {
             Event::Header(header) => {
-                if header.contents == Contents::Full {
+                if matches!(header.contents, Contents::Full | Contents::Base) {
                     sofar.expect(header.value_bytes);
                 }
                 self.header = Some(header.clone());
@@ -346,7 +346,7 @@ impl Found {
     fn from(&self) -> Option<Lsn> {
         match self.header.as_ref()?.contents {
             Contents::Increment { from } => Some(from),
-            Contents::Full | Contents::Part | Contents::Changes { .. } => None,
+            Contents::Full | Contents::Base | Contents::Part | Contents::Changes { .. } => None,
         }
     }
 

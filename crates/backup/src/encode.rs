@@ -80,6 +80,7 @@ pub struct BackupStream {
     index: IndexWriter,
     /// Keys that were listed, and whose objects are on their way: the index gets them after these.
     indexed_next: Vec<(TabletId, PlacedKey)>,
+    has_index: bool,
     /// The offset up to which all objects are in the index.
     indexed_at: u64,
     /// The place from which the snapshot is read on; `None` at its end.
@@ -105,7 +106,18 @@ impl BackupStream {
         // The header counts objects alone.
         store.count_results().await?;
         let snapshot = store.snapshot().await?;
-        Self::of(snapshot, backup, None).await
+        Self::of(snapshot, backup, Contents::Full, None).await
+    }
+
+    /// The same for a base of an archive: it has the results of writes with a request id, so that a write that is repeated after a restore
+    /// is done once, and no index.
+    ///
+    /// # Errors
+    /// As [`Store::snapshot`].
+    pub async fn begin_base(store: &Store, backup: u64) -> Result<Self> {
+        store.count_results().await?;
+        let snapshot = store.snapshot().await?;
+        Self::of(snapshot, backup, Contents::Base, None).await
     }
 
     /// The same for the changes since `last`.
@@ -134,15 +146,14 @@ impl BackupStream {
             Some((tablet, key)) => since.up_to(tablet, key),
             None => since,
         };
-        Self::of(snapshot, backup, Some(since)).await
+        let contents = Contents::Changes { from: since.version() };
+        Self::of(snapshot, backup, contents, Some(since)).await
     }
 
-    async fn of(snapshot: Snapshot, backup: u64, since: Option<Since>) -> Result<Self> {
+    async fn of(snapshot: Snapshot, backup: u64, contents: Contents, since: Option<Since>) -> Result<Self> {
         let buckets = snapshot.bucket_records("").await?;
         let store = snapshot.store();
         let stat = store.stat();
-        let contents =
-            since.as_ref().map_or(Contents::Full, |since| Contents::Changes { from: since.version() });
         // An object of the snapshot has attributes only if the store named them before.
         let is_plain = !store.has_attributes() && buckets.records.is_empty();
         let header = Header {
@@ -162,7 +173,11 @@ impl BackupStream {
             index: IndexWriter::default(),
             indexed_next: Vec::new(),
             indexed_at: 0,
-            place: Some(ChangesPlace::default()),
+            has_index: contents != Contents::Base,
+            place: Some(match contents {
+                Contents::Base => ChangesPlace::with_results(),
+                _ => ChangesPlace::default(),
+            }),
             listed: VecDeque::new(),
             long: None,
             ranges: Vec::new(),
@@ -277,7 +292,9 @@ impl BackupStream {
             self.put_index(out, some);
             self.indexed_at = self.frames.end.bytes;
         }
-        self.indexed_next.extend(page.keys.into_iter().map(|placed| (page.tablet, placed)));
+        if self.has_index {
+            self.indexed_next.extend(page.keys.into_iter().map(|placed| (page.tablet, placed)));
+        }
         self.put_damaged(out, page.damaged)
     }
 

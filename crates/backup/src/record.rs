@@ -27,6 +27,8 @@ pub enum Contents {
     },
     /// The front of a full backup that was broken off: the objects of its index, which does not have all keys.
     Part,
+    /// A base of an archive (`docs/format/archive.md`): all objects, and the results of writes with a request id. It has no index.
+    Base,
     /// The changes since a version, as a store reports them: an [`IncrementWriter`](crate::IncrementWriter) makes an increment from them
     /// and the index of the backup of that version. It is no backup.
     Changes {
@@ -153,6 +155,7 @@ impl Header {
             Contents::Increment { from } => (1, from.0),
             Contents::Changes { from } => (2, from.0),
             Contents::Part => (3, 0),
+            Contents::Base => (4, 0),
         };
         out.extend_from_slice(&u32::to_le_bytes(contents));
         out.extend_from_slice(&self.store);
@@ -182,6 +185,7 @@ impl Header {
             1 => Contents::Increment { from },
             2 => Contents::Changes { from },
             3 => Contents::Part,
+            4 => Contents::Base,
             _ => return Err("the backup has contents that this program does not know"),
         };
         Ok(Self { format, store, version: Lsn(version), taken_ns, objects, value_bytes, contents, part })
@@ -250,7 +254,9 @@ impl ObjectHead {
 fn decode_key(reader: &mut Reader<'_>) -> Result<ObjectKey, Wrong> {
     let bucket = text(reader)?;
     let key = reader.prefixed().map_err(truncated)?;
-    ObjectKey::new(&bucket, key).map_err(|_| "an object has a bucket or a key that cannot be")
+    let result = || ObjectKey::of_result(&[bucket.as_bytes(), &[0], key].concat());
+    let key = ObjectKey::new(&bucket, key).ok().or_else(result);
+    key.ok_or("an object has a bucket or a key that cannot be")
 }
 
 fn text(reader: &mut Reader<'_>) -> Result<String, Wrong> {

@@ -171,6 +171,13 @@ impl ObjectKey {
         of_encoded(encoded).filter(|key| !key.is_system())
     }
 
+    /// The result of a write with a request id that has this encoded name; `None` if it is not the name of one. For copies of a whole store.
+    #[must_use]
+    pub fn of_result(encoded: &[u8]) -> Option<Self> {
+        let key = is_result(encoded).then(|| of_encoded(encoded))??;
+        check_key(key.key()).ok().map(|()| key)
+    }
+
     /// The bucket's name.
     #[must_use]
     #[inline]

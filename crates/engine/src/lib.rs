@@ -90,6 +90,7 @@ pub use store::stat::StoreStat;
 pub use write::buckets::CreatedBucket;
 pub use write::change::{Change, ReadLevel};
 pub use write::receive_buffer::ReceiveBuffer;
+pub use write::restore::LoggedKey;
 pub use write::ticket::Ticket;
 pub use write::try_write::SHORT_PUTS_MAX;
 pub use write::txn::dedup::{RESULT_BYTES_MAX, RESULT_LIFE_NS, RESULTS_KEPT};

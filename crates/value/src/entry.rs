@@ -211,6 +211,15 @@ impl Entry {
         }
     }
 
+    /// The entry in `head`, the fields before its home ([`split_home`]). The home is open.
+    ///
+    /// # Errors
+    /// [`Truncated`] if these are not the fields of a body, or bytes follow them.
+    pub fn decode_head(head: &[u8]) -> Result<Self, Truncated> {
+        let (head, reader) = Head::take(head)?;
+        if reader.is_empty() { Ok(head.into_entry()) } else { Err(Truncated) }
+    }
+
     /// The entry in `body`, and the inline bytes after it.
     ///
     /// # Errors
@@ -218,14 +227,8 @@ impl Entry {
     #[inline]
     pub fn decode(body: &[u8]) -> Result<(Self, &[u8]), Truncated> {
         let (head, mut reader) = Head::take(body)?;
-        let Head { flags, modified_ns, end, value_bytes, meta } = head;
-        let meta = match meta {
-            HeadMeta::Inline(bytes) => Meta::Inline(SmallVec::from_slice(bytes)),
-            HeadMeta::InFront(bytes, summary) => {
-                Meta::InFront { bytes, summary: SmallVec::from_slice(summary) }
-            }
-        };
-        let mut entry = Self { modified_ns, end, value_bytes, meta, home: Home::Inline };
+        let flags = head.flags;
+        let mut entry = head.into_entry();
         match flags & HOME_MASK {
             HOME_INLINE if reader.rest().len() as u64 != entry.stored_bytes() => return Err(Truncated),
             HOME_INLINE => {}
@@ -305,6 +308,19 @@ impl<'a> Head<'a> {
             return Err(Truncated);
         }
         Ok((Self { flags, modified_ns, end, value_bytes, meta }, reader))
+    }
+
+    /// The entry with these fields, its home open.
+    #[inline]
+    fn into_entry(self) -> Entry {
+        let meta = match self.meta {
+            HeadMeta::Inline(bytes) => Meta::Inline(SmallVec::from_slice(bytes)),
+            HeadMeta::InFront(bytes, summary) => {
+                Meta::InFront { bytes, summary: SmallVec::from_slice(summary) }
+            }
+        };
+        let Self { modified_ns, end, value_bytes, .. } = self;
+        Entry { modified_ns, end, value_bytes, meta, home: Home::Inline }
     }
 }
 

@@ -16,7 +16,7 @@ struct StoreBase {
 /// Takes a snapshot of `store` and starts the base `base` of it.
 pub fn start_base(store: &Store, base: u64) -> Boxed<'_, Result<Box<dyn BaseStream>, SourceError>> {
     Box::pin(async move {
-        let backup = BackupStream::begin(store, base).await.map_err(source_error)?;
+        let backup = BackupStream::begin_base(store, base).await.map_err(source_error)?;
         let bytes_expected = store.stat().value_bytes_with_log();
         Ok(Box::new(StoreBase { backup, bytes_expected }) as Box<dyn BaseStream>)
     })

@@ -14,6 +14,7 @@ use shoal_base::SeededEntropy;
 use tokio::time::{Instant, sleep};
 
 use super::requests::{Attempt, BucketEntry, BucketRequests, FetchedObject, RequestFailure, VersionTag};
+use super::{ArchiveBucket, BucketOptions};
 
 /// A kind of fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -188,6 +189,22 @@ impl FaultStore {
     /// How often each fault came.
     pub(crate) fn counts(&self) -> BTreeMap<Fault, u64> {
         self.0.state.lock().counts.clone()
+    }
+
+    /// The bucket over this store, without a limit of PUTs.
+    pub(crate) fn bucket(&self, seed: u64) -> ArchiveBucket {
+        let options = BucketOptions { puts_per_second: 1_000_000, patience: Duration::from_secs(300) };
+        ArchiveBucket::over(Box::new(self.clone()), options, Arc::new(SeededEntropy::new(seed)))
+    }
+
+    /// Puts an object there, whatever the bucket has.
+    pub(crate) fn plant(&self, name: &str, bytes: Bytes) {
+        self.0.state.lock().put(name, bytes);
+    }
+
+    /// Removes an object.
+    pub(crate) fn remove(&self, name: &str) {
+        self.0.state.lock().objects.remove(name);
     }
 
     /// All objects as they are.

@@ -19,7 +19,7 @@ use shoal_base::{Lsn, TabletId};
 use shoal_common::error::{Error, Result};
 use shoal_common::injected_bug::{Bug, injected};
 use shoal_common::key::RESERVED;
-use shoal_common::key::{ObjectKey, of_encoded};
+use shoal_common::key::{ObjectKey, is_result, of_encoded};
 use shoal_log::format::RecordKind;
 use shoal_tablets::tablet::damage;
 use shoal_tablets::tablet::tree_io::{PoolPages, tree_of};
@@ -133,6 +133,16 @@ pub struct ChangesPage {
 pub struct ChangesPlace {
     tablet: usize,
     key: Vec<u8>,
+    /// The walk has the results of writes with a request id, too.
+    results: bool,
+}
+
+impl ChangesPlace {
+    /// Before the first key, for a walk that has the results of writes with a request id, too: a copy of the store repeats no write.
+    #[must_use]
+    pub fn with_results() -> Self {
+        Self { results: true, ..Self::default() }
+    }
 }
 
 impl Snapshot {
@@ -173,9 +183,10 @@ impl Snapshot {
                 break;
             };
             last = Some([&key[..], &[0]].concat());
-            let Some(name) = of_encoded(&key).filter(|name| !name.is_system()) else { continue };
+            let is_wanted = |name: &ObjectKey| !name.is_system() || place.results && is_result(&key);
+            let Some(name) = of_encoded(&key).filter(is_wanted) else { continue };
             let found = found.filter(|found| !frozen.moment.is_over(found.entry.end, found.version));
-            let place = match (&found, under) {
+            let placed = match (&found, under) {
                 (Some(_), Some(PageRef { block, crc })) => KeyPlace::Page(TreePage { block, crc }),
                 (Some(_), None) => KeyPlace::Above,
                 (None, _) if since.is_some() && !injected(Bug::GoneNotTold) => KeyPlace::Gone,
@@ -184,7 +195,7 @@ impl Snapshot {
             let is_new =
                 |found: &FoundEntry| since.is_none_or(|since| since.is_new(view.tablet, &key, found.version));
             let found = found.filter(is_new);
-            page.keys.push(PlacedKey { place, key });
+            page.keys.push(PlacedKey { place: placed, key });
             if let Some(found) = found {
                 let (version, bytes) = (found.version, found.entry.value_bytes);
                 page.objects.push(ChangedObject { key: name, version, bytes });
@@ -201,9 +212,9 @@ impl Snapshot {
         page.damaged.sort();
         page.damaged.iter().for_each(|range| inner.tablets.met.note(range));
         page.next = match last {
-            Some(key) => Some(ChangesPlace { tablet: place.tablet, key }),
+            Some(key) => Some(ChangesPlace { key, ..*place }),
             None if place.tablet + 1 < frozen.views.len() => {
-                Some(ChangesPlace { tablet: place.tablet + 1, key: Vec::new() })
+                Some(ChangesPlace { tablet: place.tablet + 1, key: Vec::new(), ..*place })
             }
             None => None,
         };

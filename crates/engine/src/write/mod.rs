@@ -7,6 +7,7 @@ pub(crate) mod change;
 pub(crate) mod permit;
 pub(crate) mod put;
 pub(crate) mod receive_buffer;
+pub(crate) mod restore;
 pub(crate) mod ticket;
 pub(crate) mod try_write;
 pub(crate) mod txn;
