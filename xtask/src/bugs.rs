@@ -142,6 +142,9 @@ const HUNTS: &[Hunt] = &[
     ("AdoptedTwice", STORE, "uploads_crash::every_crash_leaves_whole_uploads"),
     ("AlarmAfterAck", STORE, "shared_device::the_former_server_stops_at_its_next_flush"),
     ("ReadBeforeClaim", STORE, "shared_device::writes_acknowledged_while_another_server_opens_are_there"),
+    ("FloorIgnored", STORE, "archived::everything_above_the_floor_is_read"),
+    ("UnreadReused", STORE, "archived::everything_above_the_floor_is_read"),
+    ("UnreadForgotten", STORE, "archived::every_crash_keeps_what_is_above_the_floor"),
 ];
 
 /// The options of the command line.

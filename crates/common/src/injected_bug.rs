@@ -196,6 +196,12 @@ pub enum Bug {
     AlarmAfterAck,
     /// INV-45: a server reads the log of a shared device before it claims the device.
     ReadBeforeClaim,
+    /// INV-46: the log's tail passes records that the archive has not read.
+    FloorIgnored,
+    /// INV-47: blocks that records above the floor name are reused as soon as R9 allows.
+    UnreadReused,
+    /// INV-47: an opening hands out blocks that applied records above the floor name.
+    UnreadForgotten,
 }
 
 /// Returns true if this bug is active.

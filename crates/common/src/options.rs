@@ -106,6 +106,10 @@ pub struct OpenOptions {
     /// log, and each flush of the log is followed by a look at the superblocks: once another opening wrote one, nothing more is
     /// acknowledged. **An alarm, not a fence**: the last batch may have overwritten the other opening's log.
     pub shared_device: bool,
+    /// Keeps the log for an archive: no record above its floor is overwritten, and no block of a value that such a record names is reused,
+    /// until `Store::release_log` raises the floor. Writers wait while the log is full of such records, and freed space may wait, too. The
+    /// archive reads the log from the ring; up to 4 MiB of its newest batches stay in memory. Without effect if the store is opened read-only.
+    pub archived: bool,
     /// Sizes that tests shrink.
     pub tuning: Tuning,
 }
@@ -123,6 +127,7 @@ impl Default for OpenOptions {
             discard: None,
             grow_to: None,
             shared_device: false,
+            archived: false,
             tuning: Tuning::default(),
         }
     }

@@ -32,8 +32,9 @@
 //!
 //! The path of a put: [`put`](Store::put) (`write/put.rs`), `write/append.rs`, the memtable, the log; later `apply/` and
 //! `checkpoint/publish.rs` of `shoal-tablets`. The path of a get: the read cache, `read/get.rs`, the memtables, the trees, the
-//! value. Recovery: `recovery/read.rs`, `recovery/open.rs`. Rules R1 to R43 (INV-1 to INV-43) are in `docs/invariants.md`.
+//! value. Recovery: `recovery/read.rs`, `recovery/open.rs`. Rules R1 to R47 (INV-1 to INV-47) are in `docs/invariants.md`.
 
+mod archived;
 mod bucket;
 mod growth;
 mod maintenance;
@@ -46,6 +47,7 @@ mod write;
 #[cfg(any(test, fuzzing))]
 pub use testing::hostile;
 
+pub use archived::{LogFacts, LoggedBatch, LoggedRecord};
 pub use bucket::{BUCKETS_MAX, BucketState};
 pub use growth::raise_cap::CapChange;
 pub use maintenance::scrub::{ScrubReport, ScrubStart};

@@ -22,7 +22,7 @@ use shoal_value::{Entry, Home, Manifest, encode_metadata, place_of_metadata};
 use crate::features::Features;
 use crate::layout::{Layout, Places};
 use crate::losses::Losses;
-use crate::superblock::{FORMAT_VERSION, FORMAT_VERSION_OLDEST, SpacePlace, Superblock};
+use crate::superblock::{ArchiveMark, FORMAT_VERSION, FORMAT_VERSION_OLDEST, SpacePlace, Superblock};
 use crate::tablet_record::TabletRecord;
 
 pub(crate) fn superblock() -> Superblock {
@@ -66,6 +66,7 @@ pub(crate) fn superblock() -> Superblock {
             ],
         },
         losses: Losses { since_number: 900, lost: 1023, reverted: 1024, resurrected: 1025 },
+        archive: ArchiveMark { log: u64::MAX - 1, first_lsn: Lsn(1026) },
         tablets: vec![
             TabletRecord {
                 slot_first: 0,
@@ -137,6 +138,8 @@ fn superblock_layout_matches_document() {
         ("losses.resurrected", 1025),
         ("log_prepared", 31),
         ("clock.store", 1016),
+        ("archive.log", u64::MAX - 1),
+        ("archive.first_lsn", 1026),
         ("clock.wall", 1017),
         ("clock.boot", 1018),
         ("clock.marks", 2),

@@ -37,7 +37,19 @@ pub(crate) const NUMBER_OFFSET: usize = 32;
 const FEATURES_OFFSET: usize = 164;
 const TABLETS_OFFSET: usize = 256;
 const CLOCK_OFFSET: usize = TABLETS_OFFSET + TABLET_BYTES * TABLETS_MAX as usize;
-const _: () = assert!(CLOCK_OFFSET + CLOCK_RECORD_BYTES <= CRC_OFFSET);
+const ARCHIVE_OFFSET: usize = CLOCK_OFFSET + CLOCK_RECORD_BYTES + 16;
+const ARCHIVE_BYTES: usize = 16;
+const _: () = assert!(ARCHIVE_OFFSET == 3520 && ARCHIVE_OFFSET + ARCHIVE_BYTES <= CRC_OFFSET);
+
+/// What a store remembers for its archive. Zeros if an opening without an archive wrote the superblock, also one by a program that does not
+/// know an archive.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ArchiveMark {
+    /// The log of the archive that was written last; 0: none.
+    pub log: u64,
+    /// No record from here on was released: the log has it from its tail on, and no block of its value was reused. 0: not known.
+    pub first_lsn: Lsn,
+}
 
 /// The place of the space image.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -104,6 +116,8 @@ pub struct Superblock {
     pub clock: ClockRecord,
     /// The losses that no user has acknowledged.
     pub losses: Losses,
+    /// The place of the archive.
+    pub archive: ArchiveMark,
     /// The tablets, by their number.
     pub tablets: Vec<TabletRecord>,
 }
@@ -178,6 +192,9 @@ impl Superblock {
         if self.version > FORMAT_VERSION_OLDEST {
             self.encode_newer(&mut head);
             block[CLOCK_OFFSET..CLOCK_OFFSET + CLOCK_RECORD_BYTES].copy_from_slice(&self.clock.encode());
+            block[ARCHIVE_OFFSET..ARCHIVE_OFFSET + 8].copy_from_slice(&self.archive.log.to_le_bytes());
+            block[ARCHIVE_OFFSET + 8..ARCHIVE_OFFSET + ARCHIVE_BYTES]
+                .copy_from_slice(&self.archive.first_lsn.0.to_le_bytes());
         }
         assert!(head.len() <= TABLETS_OFFSET, "the head fits before the tablets");
         block[..head.len()].copy_from_slice(&head);
@@ -235,8 +252,7 @@ impl Superblock {
         };
         let mut places = Places::one_after_the_other(log_blocks, space_area_blocks);
         let mut log_prepared = log_blocks;
-        let (mut features, mut losses, mut clock) =
-            (Features::default(), Losses::default(), ClockRecord::default());
+        let (mut features, mut losses, mut clock, mut archive) = Default::default();
         if version > FORMAT_VERSION_OLDEST {
             features = decode_features(&mut reader)?;
             let [log, first, second, data] = fields(&mut reader)?;
@@ -245,6 +261,8 @@ impl Superblock {
             losses = Losses { since_number, lost, reverted, resurrected };
             log_prepared = Some(reader.u32()?).filter(|&blocks| blocks > 0).unwrap_or(log_blocks);
             clock = ClockRecord::decode(block.get(CLOCK_OFFSET..CRC_OFFSET).ok_or(Truncated)?)?;
+            let [log, first_lsn] = fields(&mut Reader::new(block.get(ARCHIVE_OFFSET..).ok_or(Truncated)?))?;
+            archive = ArchiveMark { log, first_lsn: Lsn(first_lsn) };
         }
         let layout = Layout { blocks_max, group_blocks, log_blocks, space_area_blocks, places };
         let tablets = (0..tablets.min(u32::from(TABLETS_MAX)) as usize)
@@ -270,6 +288,7 @@ impl Superblock {
             wall_high_ns,
             clock,
             losses,
+            archive,
             tablets,
         })
     }
@@ -312,6 +331,7 @@ impl Superblock {
             self.losses.lost,
             self.losses.reverted,
             self.losses.resurrected,
+            self.archive.first_lsn.0,
         ];
         (8..=layout.log_blocks).contains(&self.log_prepared)
             && layout.is_sensible(self.device_blocks, self.features.incompatible)

@@ -34,7 +34,7 @@
 //! 2. `ring/mod.rs`: positions in the ring; `ring/space.rs`: its used, reserved and free blocks.
 //! 3. `record.rs`: a record in memory, its number and its wakers.
 //! 4. `commit/queue.rs`, then `commit/mod.rs`: from the queue to a durable batch. `commit/kept.rs`: values that stay in the pool.
-//!    `commit/watch.rs`: the alarm of a shared device.
+//!    `commit/watch.rs`: the alarm of a shared device. `commit/archived.rs`: the log as an archive reads it.
 //! 5. `commit/who_commits.rs`, `commit/driver.rs`: the thread that commits.
 //! 6. `failure/`: poison, the fence of overlapping flushes, lack of room.
 //! 7. `clock/`: time to live.
@@ -59,7 +59,9 @@ pub use clock::{
 pub use commit::driver::{Waiting, run_to_end};
 pub use commit::kept::Kept;
 pub use commit::queue::{Item, Marker, QueuedBatch, ValueWrite};
-pub use commit::{ClosedLog, CommitCounters, CommitStart, Committer, DeviceWatch, StoppedLog, Unwritten};
+pub use commit::{
+    ArchivedStart, ClosedLog, CommitCounters, CommitStart, Committer, DeviceWatch, StoppedLog, Unwritten,
+};
 pub use failure::{Poison, Room};
 pub use log::Log;
 pub use read::{FoundBatch, FoundLog, PublishedLog, decode_records, read_log};

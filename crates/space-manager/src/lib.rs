@@ -12,7 +12,7 @@
 //! Nothing here does I/O.
 //!
 //! Reading order: `manager.rs`; then its parts: `closed.rs` (groups that are being emptied), `holes.rs` (free blocks that
-//! were returned to the file system), `scattered.rs` (the choice of blocks to empty for the file system), `withheld.rs` (the reserve); beside it `own_space.rs` (buckets with separate groups) and `growth_history.rs` (the pace of the file's growth).
+//! were returned to the file system), `scattered.rs` (the choice of blocks to empty for the file system), `withheld.rs` (the reserve), `unread.rs` (runs that an archive has not read); beside it `own_space.rs` (buckets with separate groups) and `growth_history.rs` (the pace of the file's growth).
 
 mod closed;
 mod growth_history;
@@ -20,13 +20,14 @@ mod holes;
 mod manager;
 mod own_space;
 mod scattered;
+mod unread;
 mod withheld;
 
 pub use closed::ClosedGroups;
 pub use growth_history::GrowthHistory;
 pub use holes::{HOLE_BLOCKS_MAX, HOLE_BLOCKS_MIN, Hole, Holes, Touched};
 pub use manager::{
-    DataBlocks, Extents, OwnerId, RUNS_MAX, ReadEpoch, Reservation, Shortage, SpaceManager,
+    DataBlocks, Extents, FreedRuns, OwnerId, RUNS_MAX, ReadEpoch, Reservation, Shortage, SpaceManager,
     TREE_BLOCKS_PER_RECORD,
 };
 pub use own_space::{OWN_SPACES_MAX, OwnSpace};

@@ -6,9 +6,9 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::Weak;
 
-use shoal_base::Run;
-use shoal_base::sync::Mutex;
 use shoal_base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use shoal_base::sync::{Mutex, MutexGuard};
+use shoal_base::{Lsn, Run};
 use shoal_common::error::Error;
 use shoal_common::injected_bug::{Bug, injected};
 use shoal_common::options::UNIT_BLOCKS;
@@ -18,6 +18,7 @@ use smallvec::SmallVec;
 use crate::closed::ClosedGroups;
 use crate::holes::Holes;
 use crate::scattered::SHORT_BLOCKS_MAX;
+use crate::unread::Unread;
 
 /// A bucket's number with the allocator; 0 has no separate space.
 pub type OwnerId = u16;
@@ -38,11 +39,33 @@ const MISSES_MAX: usize = 64;
 /// pages and values that the next root does not have (R16).
 pub struct ReadEpoch;
 
+/// The runs that a publish freed.
+#[derive(Debug, Default)]
+pub struct FreedRuns {
+    /// Pages, packed runs and others that no record of the log names.
+    pub unnamed: Vec<Run>,
+    /// Runs of values. Records may name them, up to the next one.
+    pub named: Vec<Run>,
+    /// No record above this one names them.
+    pub last: Lsn,
+}
+
+impl FreedRuns {
+    /// Runs that no record names.
+    pub fn unnamed(runs: Vec<Run>) -> Self {
+        Self { unnamed: runs, ..Self::default() }
+    }
+
+    fn blocks(&self) -> u64 {
+        self.unnamed.iter().chain(&self.named).map(|run| u64::from(run.blocks)).sum()
+    }
+}
+
 /// The frees of one publish: reusable once a flushed batch names its superblock and the previous read epoch is gone.
 struct PendingFree {
     superblock: u64,
     epoch: Weak<ReadEpoch>,
-    runs: Vec<Run>,
+    runs: FreedRuns,
     blocks: u64,
 }
 
@@ -50,6 +73,8 @@ struct State {
     /// By tablet, oldest first: readers of an earlier root can delay later frees. The last one is the store's own, which has no readers.
     pending: Vec<VecDeque<PendingFree>>,
     pending_blocks: u64,
+    /// The runs that only an archive holds; without one, always empty.
+    unread: Unread,
 }
 
 /// The blocks of data: up to the published end of the device, which grows.
@@ -108,7 +133,7 @@ impl SpaceManager {
             // The cap may grow: pieces above the old one then count as touched.
             holes: Holes::new(blocks_max, space.group_blocks()),
             space,
-            state: Mutex::new(State { pending, pending_blocks: 0 }),
+            state: Mutex::new(State { pending, pending_blocks: 0, unread: Unread::default() }),
             reserved_blocks: AtomicU64::new(0),
             withheld: AtomicU64::new(0),
             data: Mutex::new(data),
@@ -161,6 +186,38 @@ impl SpaceManager {
     /// Freed blocks that may not be reused yet.
     pub fn pending_blocks(&self) -> u64 {
         self.state.lock().pending_blocks
+    }
+
+    /// Those of them that only an archive holds.
+    pub fn unread_blocks(&self) -> u64 {
+        self.state.lock().unread.blocks()
+    }
+
+    /// From now on, runs that records above `floor` name are not reused (INV-47).
+    pub fn keep_for_archive(&self, floor: Lsn) {
+        self.state.lock().unread.start(floor);
+    }
+
+    /// Takes a free run of a value that record `lsn` names, which is applied, so that it is not reused before the archive has read it.
+    /// Returns false if a part of the run is in use, or if applies may need the blocks (R3).
+    pub fn hold_for_archive(self: &Arc<Self>, lsn: Lsn, run: Run) -> bool {
+        // Reserved until they are taken. The blocks that are withheld from values may be used: they were not free before the crash.
+        let Ok(_reservation) = self.try_reserve(u64::from(run.blocks), 0) else { return false };
+        let is_taken = self.space.take(run).is_ok();
+        if is_taken {
+            let mut state = self.state.lock();
+            state.pending_blocks += u64::from(run.blocks);
+            let runs = state.unread.pass(lsn, vec![run]);
+            assert!(runs.is_empty(), "only runs of records above the floor are held (INV-47)");
+        }
+        is_taken
+    }
+
+    /// Makes the runs reusable that only the archive held, of records up to `floor`. Returns the number of blocks.
+    pub fn release_unread(&self, floor: Lsn) -> u64 {
+        let mut state = self.state.lock();
+        let ready = state.unread.release(floor);
+        self.reuse(state, &ready)
     }
 
     /// A run of exactly `blocks` blocks.
@@ -355,7 +412,7 @@ impl SpaceManager {
         assert!(data.blocks.end >= self.data_end(), "a growth takes no data away");
         self.space.grow(blocks_max, group_blocks);
         *self.data.lock() = data;
-        self.free_later(self.tablets(), superblock, Weak::new(), old);
+        self.free_later(self.tablets(), superblock, Weak::new(), FreedRuns::unnamed(old));
         self.give_back(fresh);
         // Last: a larger reserve is taken from the new blocks, if there are any.
         self.settle_withheld();
@@ -370,7 +427,8 @@ impl SpaceManager {
     /// before are handed out once a flushed batch names that superblock (R9).
     pub fn move_log(&self, data: DataBlocks, superblock: u64, old: Option<Run>) {
         *self.data.lock() = data;
-        self.free_later(self.tablets(), superblock, Weak::new(), old.into_iter().collect());
+        let old = FreedRuns::unnamed(old.into_iter().collect());
+        self.free_later(self.tablets(), superblock, Weak::new(), old);
         self.settle_withheld();
     }
 
@@ -402,9 +460,9 @@ impl SpaceManager {
     }
 
     /// Notes the runs that the publish of `superblock` freed in the queue of `tablet`.
-    pub fn free_later(&self, tablet: usize, superblock: u64, epoch: Weak<ReadEpoch>, runs: Vec<Run>) {
+    pub fn free_later(&self, tablet: usize, superblock: u64, epoch: Weak<ReadEpoch>, runs: FreedRuns) {
         let mut state = self.state.lock();
-        let blocks = runs.iter().map(|run| u64::from(run.blocks)).sum();
+        let blocks = runs.blocks();
         state.pending_blocks += blocks;
         let newest = state.pending[tablet].back().map_or(0, |free| free.superblock);
         assert!(newest < superblock, "superblock {superblock} freed blocks after superblock {newest} (R9)");
@@ -422,20 +480,28 @@ impl SpaceManager {
     pub fn reclaim(&self, named: u64) -> u64 {
         let mut ready = Vec::new();
         let mut state = self.state.lock();
-        for queue in &mut state.pending {
-            while queue.front().is_some_and(|free| {
+        let State { pending, unread, .. } = &mut *state;
+        for queue in pending {
+            while let Some(free) = queue.pop_front_if(|free| {
                 (free.superblock <= named || injected(Bug::ReusedAtOnce))
                     && (free.epoch.strong_count() == 0 || injected(Bug::ReusedUnderReaders))
             }) {
-                ready.extend(queue.pop_front().into_iter().flat_map(|free| free.runs));
+                let FreedRuns { unnamed, named, last } = free.runs;
+                ready.extend(unnamed);
+                ready.extend(unread.pass(last, named));
             }
         }
+        self.reuse(state, &ready)
+    }
+
+    /// Makes pending runs free blocks of the allocator. Returns their number.
+    fn reuse(&self, mut state: MutexGuard<'_, State>, ready: &[Run]) -> u64 {
         let blocks = ready.iter().map(|run| u64::from(run.blocks)).sum();
         assert!(state.pending_blocks >= blocks, "blocks are reused once (R9)");
         state.pending_blocks -= blocks;
         drop(state);
         if !ready.is_empty() {
-            self.free_named(&ready);
+            self.free_named(ready);
         }
         blocks
     }

@@ -172,7 +172,7 @@ impl Inner {
     /// readers hold, readers with a time limit, or a seal.
     fn awaits_applier(&self) -> bool {
         self.tablets.all().iter().any(|tablet| tablet.first_unapplied().is_some())
-            || self.space.pending_blocks() > 0
+            || self.space.pending_blocks() > self.space.unread_blocks()
             || self.tablets.snapshots.count() > 0
             || self.tablets.held_streams.is_any_held()
             || self.log.committer.wants_seal()

@@ -11,7 +11,7 @@ use shoal_image::copies::FoundCopies;
 use shoal_image::features::Features;
 use shoal_image::layout::Layout;
 use shoal_image::losses::Losses;
-use shoal_image::superblock::{self, FORMAT_VERSION, Superblock};
+use shoal_image::superblock::{self, ArchiveMark, FORMAT_VERSION, Superblock};
 use shoal_image::tablet_record::TabletRecord;
 use shoal_image::{copies, space_image};
 use shoal_log::{LogPlace, first_record};
@@ -92,6 +92,7 @@ impl Store {
             wall_high_ns: 0,
             clock: first_record(&*environment.clock),
             losses: Losses::default(),
+            archive: ArchiveMark::default(),
             tablets: even_tablets(options.tablets),
         };
         superblock.space = space_image::write_first(device, &superblock).await?;

@@ -20,8 +20,8 @@ use shoal_image::slot_watch::SlotWatch;
 use shoal_image::superblock::{FORMAT_VERSION, Superblock};
 use shoal_log::format::RecordKind;
 use shoal_log::{
-    BatchIndex, CommitStart, Committer, DeviceWatch, ExpiryClock, FoundBatch, FoundTime, Log, LogPlace,
-    Numbered, Poison, Record, run_to_end,
+    ArchivedStart, BatchIndex, CommitStart, Committer, DeviceWatch, ExpiryClock, FoundBatch, FoundTime, Log,
+    LogPlace, Numbered, Poison, Record, run_to_end,
 };
 use shoal_memtable::admission::{MemtableAdmission, records_max};
 use shoal_memtable::hash_of;
@@ -41,6 +41,8 @@ use shoal_tablets::tablet::withdraw::Memtables;
 use shoal_tree::layers::Layers;
 use shoal_value::{Entry, Home, adopting_runs, manifest_blocks, owned_runs};
 
+use crate::archived::LogFacts;
+use crate::archived::opening::{keep_for_archive, mark_of};
 use crate::growth::at_opening::raise_cap;
 use crate::maintenance::workers;
 use crate::recovery::read::Recovery;
@@ -132,7 +134,9 @@ impl Recovery {
         let mut not_replayed = Vec::new();
         let dropped = options.accept_damaged_log.then_some(&mut not_replayed);
         let flushes = self.device.counters().flushes;
-        let replayed = self.replay_log(&tablets, &space, is_older, options.read_only, dropped).await?;
+        let archived = self.archived_start(&options);
+        let replayed =
+            self.replay_log((&tablets, &space), is_older, (options.read_only, archived), dropped).await?;
         let is_flushed = self.device.counters().flushes > flushes;
         assert!(
             is_flushed || options.read_only || injected(Bug::ReplayNotFlushed),
@@ -141,7 +145,8 @@ impl Recovery {
         // Without an opening of its own, the superblock that was found stays the newest.
         let found = options.read_only.then(|| self.superblock.clone());
         let releases = make_holes_if_wanted(&self.device, &space, &options);
-        let (log, watch, worker) = self.open_log(replayed, &space, &options, &environment).await?;
+        let found_archive = self.superblock.archive;
+        let (log, watch, worker) = self.open_log(replayed, archived, &space, &options, &environment).await?;
         let losses = self.superblock.losses;
         let checkpointer = Checkpointer {
             device: self.device,
@@ -171,7 +176,9 @@ impl Recovery {
         Memtables::attach_to(&checkpointer.log.committer, &checkpointer.tablets, &checkpointer.space);
         let maintenance = Maintenance { worker: worker.clone(), ..Maintenance::default() };
         maintenance.expiring.0.lock().bytes_max = checkpointer.tuning.deadlines_bytes_max;
-        let inner = Arc::new(Inner::new(checkpointer, environment, maintenance, losses, not_replayed));
+        let mut inner = Inner::new(checkpointer, environment, maintenance, losses, not_replayed);
+        inner.log_facts = archived.map(|start| LogFacts::of(found_archive, start)).unwrap_or_default();
+        let inner = Arc::new(inner);
         inner.look_at_room();
         if options.read_only {
             return Ok(Store(inner));
@@ -188,10 +195,9 @@ impl Recovery {
     /// Puts the log's records back into the memtables, and flushes the values that they name.
     async fn replay_log(
         &mut self,
-        tablets: &Tablets,
-        space: &Arc<SpaceManager>,
+        (tablets, space): (&Tablets, &Arc<SpaceManager>),
         is_older: bool,
-        read_only: bool,
+        (read_only, archived): (bool, Option<ArchivedStart>),
         mut dropped: Option<&mut Vec<Vec<u8>>>,
     ) -> Result<Replayed> {
         let unknown: Vec<Run> = self.image.incomplete().collect();
@@ -199,12 +205,20 @@ impl Recovery {
         let mut index = BatchIndex::new(head);
         let mut time = self.superblock.time(is_older);
         let epoch = self.log.batches.last().map_or(0, |batch| batch.header.epoch);
+        let mut unread = Vec::new();
         for batch in std::mem::take(&mut self.log.batches) {
+            if let Some(archived) = &archived {
+                unread.extend(self.unread_runs(&batch, archived.floor, tablets).await);
+            }
             let next = LogPlace { position: batch.header.end(), ..head };
             index.push(batch.header.place(), next);
             time.note(&batch.header);
             replay(&self.device, &self.pool, batch, (tablets, space), &unknown, dropped.as_deref_mut())
                 .await?;
+        }
+        if let Some(archived) = archived {
+            // After the records that are not applied, which own their runs.
+            keep_for_archive(space, archived.floor, unread);
         }
         // R2: the replayed records and values may be in the device's cache only.
         if !read_only && !injected(Bug::ReplayNotFlushed) {
@@ -229,6 +243,7 @@ impl Recovery {
     async fn open_log(
         &mut self,
         replayed: Replayed,
+        archived: Option<ArchivedStart>,
         space: &SpaceManager,
         options: &OpenOptions,
         environment: &Environment,
@@ -241,6 +256,7 @@ impl Recovery {
             copies::check_newest(device, superblock).await?;
         }
         let expiry = time.open(environment.clock.clone(), Lsn(next_lsn.0 - 1));
+        superblock.archive = mark_of(superblock.archive, archived);
         begin_epoch(superblock, self.log.head, self.is_cut, next_lsn, &expiry);
         assert!(
             superblock.epoch > epoch || injected(Bug::GhostsReplayed),
@@ -286,6 +302,7 @@ impl Recovery {
             batch_bytes_max: options.tuning.batch_bytes_max,
             expiry: expiry.clone(),
             watch: watch.clone().map(|watch| watch as Arc<dyn DeviceWatch>),
+            archived,
             clock: environment.clock.clone(),
             bell: bell.clone(),
         };

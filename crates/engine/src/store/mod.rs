@@ -39,6 +39,7 @@ use shoal_tablets::gc::relocate::Relocator;
 use shoal_tablets::tablet::tablets::Tablets;
 use shoal_value::ManifestCache;
 
+use crate::archived::LogFacts;
 use crate::bucket::Buckets;
 use crate::store::background::Maintenance;
 use crate::store::last_backup::BackupNote;
@@ -126,6 +127,8 @@ pub(crate) struct Inner {
     pub buckets: Buckets,
     /// The memory that streams of long values share.
     pub shared_steps: SharedSteps,
+    /// What the opening found for an archive.
+    pub log_facts: LogFacts,
 }
 
 impl Inner {
@@ -160,6 +163,7 @@ impl Inner {
             closed: AtomicBool::new(false),
             last_backup: Mutex::new(None),
             buckets: Buckets::default(),
+            log_facts: LogFacts::default(),
         }
     }
 

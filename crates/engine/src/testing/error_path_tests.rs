@@ -375,7 +375,7 @@ fn numbers_above_the_ceiling_make_the_store_read_only() {
     let store = made.open().unwrap();
     put(&store, 1, patterned(300, 1));
     let committer = &store.0.log.committer;
-    let head = committer.place_of(Lsn(u64::MAX)).position;
+    let head = committer.place_of(Lsn(u64::MAX));
     committer.superblock_published(committer.named_superblock() + 1, head, Lsn(1));
     let refused = block_on(store.put(&key(2), vec![1].into(), PutOptions::default())).map(|_| ());
     assert!(matches!(refused, Err(Error::Unknown(_) | Error::Poisoned(_))), "{refused:?}");

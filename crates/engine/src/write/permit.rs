@@ -122,7 +122,8 @@ impl Inner {
                 let waited = self.log.committer.moved.wait_until(|| {
                     let permit = || attempt().map(|permit| Ok(Some(permit)));
                     let refused = self.check_writable().err().map(Err);
-                    refused.or_else(permit).or_else(|| (!is_applied()).then_some(Ok(None)))
+                    let is_better = || !is_applied() || self.checkpointer.lets_log_go();
+                    refused.or_else(permit).or_else(|| is_better().then_some(Ok(None)))
                 });
                 if let Some(permit) = waited.await? {
                     return Ok(permit);
@@ -163,11 +164,11 @@ impl Inner {
     }
 
     /// Returns true if an apply should run: memtables or log are half full, or a batch waits that may need more than the
-    /// other half.
+    /// other half. A log that is held for an archive gets no room by an apply.
     pub(crate) fn wants_apply(&self) -> bool {
-        self.tablets.admission.is_waited_for()
-            || self.tablets.admission.fill_permille() >= 500
-            || self.log.fill_permille() >= 500
+        self.tablets.admission.fill_permille() >= 500
+            || (self.tablets.admission.is_waited_for() || self.log.fill_permille() >= 500)
+                && !self.checkpointer.is_log_held()
     }
 }
 

@@ -6,11 +6,12 @@
 //! [`histories`], [`panics`]. The store after a clean stop: [`closing`]; after a crash: [`crash`], [`explore`]; on failing devices:
 //! [`faults`]; with wrong bytes: [`damage`], [`flips`], [`past_damage`], [`damage_work`], [`hostile`], [`scrub`], [`repair`]; from other
 //! programs: [`golden`], [`upgrade`], [`format_refusal`]; on a device that cannot be written: [`read_only`]; on one that two
-//! servers have: [`shared_device`]. Under writes: [`snapshots`].
+//! servers have: [`shared_device`]. Under writes: [`snapshots`]. Read by an archive: [`archived`].
 
 // Clippy's exception for tests does not apply to the helpers of an integration test.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
+mod archived;
 mod attributes;
 mod buckets;
 mod changes;

@@ -4,6 +4,7 @@
 //! held across I/O. Batches are written one after the other: a batch starts when the previous one is durable, so the promise (R15) in its
 //! header covers all earlier batches.
 
+mod archived;
 pub(crate) mod driver;
 pub(crate) mod kept;
 pub(crate) mod queue;
@@ -29,6 +30,7 @@ use shoal_device::{Device, IoBuf};
 use shoal_pool::Pool;
 use smallvec::SmallVec;
 
+use self::archived::ArchivedLog;
 use self::kept::Kept;
 use self::queue::{Item, Marker, QueuedBatch, ValueWrite};
 use crate::clock::{ExpiryClock, Newest};
@@ -36,6 +38,7 @@ use crate::failure::{Poison, Room};
 use crate::format::{BATCH_BLOCKS_MAX, BATCH_HEADER_BYTES, BatchBuilder, BatchHeader, peek_header};
 use crate::record::{Record, Refusal};
 use crate::ring::{BatchIndex, LogPlace, Ring, RingSpace};
+pub use archived::ArchivedStart;
 pub use refuse::Unwritten;
 pub use still_log::{ClosedLog, StoppedLog};
 pub use watch::DeviceWatch;
@@ -107,6 +110,8 @@ pub struct Committer {
     unwritten: OnceLock<Box<dyn Unwritten>>,
     /// Looks for another owner after each flush; `None` unless the device is shared.
     watch: Option<Arc<dyn DeviceWatch>>,
+    /// The part of the log that an archive has not read; `None` without one.
+    archived: Option<ArchivedLog>,
     counters: Mutex<CommitCounters>,
     /// The times of batches, each from the write to the end of its flush.
     times: AtomicHistogram,
@@ -138,6 +143,8 @@ pub struct CommitStart {
     pub expiry: Arc<ExpiryClock>,
     /// Looks for another owner of a shared device after each flush (R45).
     pub watch: Option<Arc<dyn DeviceWatch>>,
+    /// The part of the log that is kept for an archive; `None` without one.
+    pub archived: Option<ArchivedStart>,
     /// Measures batches.
     pub clock: Arc<dyn Clock>,
     /// Wakes the thread that commits; `None` if callers commit.
@@ -176,6 +183,7 @@ impl Committer {
             room: Room::default(),
             unwritten: OnceLock::new(),
             watch: start.watch,
+            archived: start.archived.map(ArchivedLog::new),
             counters: Mutex::default(),
             times: AtomicHistogram::default(),
         }
@@ -288,9 +296,12 @@ impl Committer {
     }
 
     /// Notes a durable superblock: the log may be overwritten up to its tail, numbers may rise to its ceiling, and the next batch names it.
-    pub fn superblock_published(&self, number: u64, tail: u64, ceiling: Lsn) {
-        self.ring.set_tail(tail);
-        self.index.lock().trim(tail);
+    pub fn superblock_published(&self, number: u64, tail: LogPlace, ceiling: Lsn) {
+        if let Some(archived) = &self.archived {
+            archived.lets_go(tail);
+        }
+        self.index.lock().trim(tail.position, self.floor());
+        self.ring.set_tail(tail.position);
         self.ceiling.store(ceiling.0, Ordering::Release);
         let before = self.published.swap(number, Ordering::AcqRel);
         assert!(before < number, "superblock {number} was published after superblock {before} (R9, R20)");
@@ -569,13 +580,16 @@ impl Committer {
         assert_eq!(peek_header(&buf), Some(header), "recovery reads the header that is written (R1)");
         let writes = std::mem::take(&mut drained.writes);
         drained.place = Some((position, blocks, first_lsn));
-        self.write_and_flush(self.ring.block(position), buf, drained.has_extents, writes).await?;
+        let buf = self.write_and_flush(self.ring.block(position), buf, drained.has_extents, writes).await?;
         if !injected(Bug::AlarmAfterAck) {
             self.check_owner().await?;
         }
         // Before readers can learn the versions: a read of one of them then finds the value.
         for (record, kept) in drained.kept.drain(..) {
             kept.stay(&self.pool, record.lsn());
+        }
+        if let Some(archived) = &self.archived {
+            archived.keep(position, driver.next_lsn, buf);
         }
         let at = LogPlace { position, chain: before.chain, first_lsn };
         let head = LogPlace { position: end, chain, first_lsn: driver.next_lsn };
@@ -584,6 +598,11 @@ impl Committer {
         self.sealed.store(false, Ordering::Release);
         let before = self.durable.swap(driver.next_lsn.0 - 1, Ordering::AcqRel);
         assert!(before < driver.next_lsn.0, "durable numbers only rise (R4)");
+        if let Some(archived) = &self.archived
+            && !drained.records.is_empty()
+        {
+            archived.flushed(Lsn(driver.next_lsn.0 - 1));
+        }
         self.named.fetch_max(superblock, Ordering::AcqRel);
         self.count(records.len(), blocks);
         if injected(Bug::AlarmAfterAck) {
@@ -649,21 +668,26 @@ impl Committer {
     }
 
     /// One flush for the batch and for every value that it names. A batch that is the only write uses one durable write. Such a write does
-    /// not cover values written before, so it is not used if there are any.
+    /// not cover values written before, so it is not used if there are any. Returns the memory of the batch.
     async fn write_and_flush(
         &self,
         block: u64,
         buf: IoBuf,
         has_extents: bool,
         writes: Vec<ValueWrite>,
-    ) -> Result<()> {
+    ) -> Result<IoBuf> {
         if injected(Bug::AckBeforeFlush) && !has_extents {
-            self.device.write(block, buf).await.ok()?;
-            return Ok(());
+            return Ok(self.device.write(block, buf).await.ok()?);
         }
         if !has_extents {
             let durable = self.device.write_durable(block, buf);
-            return self.poison.flushed(async { Ok(durable.await.ok().map(drop)?) }).await;
+            let mut written = IoBuf::new(0);
+            let flush = async {
+                written = durable.await.ok()?;
+                Ok(())
+            };
+            self.poison.flushed(flush).await?;
+            return Ok(written);
         }
         let mut batch = self.device.batch();
         let log = if injected(Bug::ValuesNotFlushed) {
@@ -673,7 +697,8 @@ impl Committer {
         };
         let writes: Vec<ValueWrite> = writes.into_iter().map(|write| batch.add(write)).collect();
         batch.start();
-        let mut failed: Option<Error> = log.await.ok().err().map(Error::from);
+        let log = log.await;
+        let mut failed: Option<Error> = log.result.err().map(Error::from);
         for write in writes {
             // R7: the record may already be on the device, but its value is not. No later record may become durable.
             if let Err(error) = write.await.ok()
@@ -688,7 +713,7 @@ impl Committer {
         }
         self.room.value_written();
         if injected(Bug::ValuesNotFlushed) {
-            return Ok(());
+            return Ok(log.memory);
         }
         let flush = async {
             let flushed = self.device.flush().await.ok();
@@ -698,7 +723,8 @@ impl Committer {
             }
             flushed.map_err(Error::Io)
         };
-        self.poison.flushed(flush).await
+        self.poison.flushed(flush).await?;
+        Ok(log.memory)
     }
 }
 

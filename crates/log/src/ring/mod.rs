@@ -10,6 +10,7 @@ pub use space::RingSpace;
 use std::collections::VecDeque;
 
 use shoal_base::Lsn;
+use shoal_common::injected_bug::{Bug, injected};
 
 /// A place in the log: the start of the next batch, and the checksum of the previous one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -48,9 +49,16 @@ impl Ring {
     }
 }
 
+/// A written batch in the index.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct WrittenBatch {
+    pub place: LogPlace,
+    pub blocks: u32,
+}
+
 /// The places of batches in the log, by number.
 pub struct BatchIndex {
-    batches: VecDeque<LogPlace>,
+    batches: VecDeque<WrittenBatch>,
     head: LogPlace,
 }
 
@@ -62,9 +70,9 @@ impl BatchIndex {
 
     /// Notes a written batch: it starts at `at`, and the next one starts at `head`.
     pub fn push(&mut self, at: LogPlace, head: LogPlace) {
-        let is_later = self.batches.back().is_none_or(|last| last.position < at.position);
+        let is_later = self.batches.back().is_none_or(|last| last.place.position < at.position);
         assert!(is_later && at.position < head.position, "batches follow each other in the ring (R1)");
-        self.batches.push_back(at);
+        self.batches.push_back(WrittenBatch { place: at, blocks: (head.position - at.position) as u32 });
         self.head = head;
     }
 
@@ -83,14 +91,25 @@ impl BatchIndex {
         if lsn >= self.head.first_lsn {
             return self.head;
         }
-        let after = self.batches.partition_point(|place| place.first_lsn <= lsn);
-        self.batches.get(after.saturating_sub(1)).copied().unwrap_or(self.head)
+        let after = self.batches.partition_point(|batch| batch.place.first_lsn <= lsn);
+        self.batches.get(after.saturating_sub(1)).map_or(self.head, |batch| batch.place)
     }
 
-    /// Forgets batches before `tail`.
-    pub(crate) fn trim(&mut self, tail: u64) {
-        while self.batches.front().is_some_and(|place| place.position < tail) {
-            self.batches.pop_front();
+    /// The first batch at `position` or later that may have a record from `lsn` on.
+    pub(crate) fn batch_from(&self, lsn: Lsn, position: u64) -> Option<WrittenBatch> {
+        let by_number = self.batches.partition_point(|batch| batch.place.first_lsn <= lsn).saturating_sub(1);
+        let by_place = self.batches.partition_point(|batch| batch.place.position < position);
+        self.batches.get(by_number.max(by_place)).copied()
+    }
+
+    /// Forgets batches before `tail`. With an archive, records above its floor stay (INV-46).
+    pub(crate) fn trim(&mut self, tail: u64, floor: Option<Lsn>) {
+        while let Some(batch) = self.batches.pop_front_if(|batch| batch.place.position < tail) {
+            assert!(
+                floor.is_none_or(|floor| batch.place.first_lsn <= floor.next())
+                    || injected(Bug::FloorIgnored),
+                "the log lets batches go that its archive has not read (INV-46)"
+            );
         }
     }
 }
@@ -113,8 +132,14 @@ mod tests {
         assert_eq!(index.place_of(Lsn(7)).position, 10);
         assert_eq!(index.place_of(Lsn(8)).position, 13, "the seal at 12 has no records");
         assert_eq!(index.place_of(Lsn(20)).position, 15);
-        index.trim(13);
+        let from = |index: &BatchIndex, lsn, position| {
+            index.batch_from(Lsn(lsn), position).map(|batch| (batch.place.position, batch.blocks))
+        };
+        assert_eq!((from(&index, 6, 0), from(&index, 6, 11)), (Some((10, 2)), Some((12, 1))));
+        assert_eq!((from(&index, 8, 0), from(&index, 30, 14)), (Some((13, 2)), None));
+        index.trim(13, Some(Lsn(7)));
         assert_eq!(index.place_of(Lsn(19)).position, 13);
+        assert_eq!(from(&index, 1, 0), Some((13, 2)));
     }
 
     #[test]

@@ -70,6 +70,11 @@ impl RingSpace {
         end - self.tail.load(Ordering::Acquire) <= u64::from(self.ring().blocks)
     }
 
+    /// The position of the oldest batch that recovery needs.
+    pub fn tail(&self) -> u64 {
+        self.tail.load(Ordering::Acquire)
+    }
+
     /// Sets the tail: a durable superblock needs nothing before it.
     pub(crate) fn set_tail(&self, tail: u64) {
         self.tail.store(tail, Ordering::Release);

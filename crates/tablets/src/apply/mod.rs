@@ -85,13 +85,30 @@ impl Checkpointer {
     }
 
     /// Publishes without an apply if the log is at least half full and all of its records are applied. Recovery may find the log in this
-    /// state, and then no apply's superblock would free its blocks.
+    /// state, and then no apply's superblock would free its blocks. The same once an archive has read records that were applied before.
     pub async fn let_log_go(&self) -> Result<()> {
-        let is_applied = self.tablets.all().iter().all(|tablet| tablet.first_unapplied().is_none());
-        if is_applied && self.log.fill_permille() >= 500 {
+        let is_wanted = self.log.fill_permille() >= 500 || self.tablets.admission.is_waited_for();
+        let helps = match self.log.committer.floor() {
+            Some(_) => is_wanted && self.lets_log_go(),
+            None => self.log.fill_permille() >= 500 && self.tablets.first_unapplied().is_none(),
+        };
+        if helps {
             self.publish(Publication::default()).await?;
         }
         Ok(())
+    }
+
+    /// Returns true if a superblock now would let batches of the log be overwritten.
+    pub fn lets_log_go(&self) -> bool {
+        let first = self.first_needed(&Publication::default());
+        let tail = self.log.committer.place_of(Lsn(first.min(self.log.committer.assigned().next().0)));
+        self.log.committer.ring.tail() < tail.position
+    }
+
+    /// Returns true if no apply makes room in the log, because its archive needs all records from the first unapplied one on.
+    pub fn is_log_held(&self) -> bool {
+        let Some(floor) = self.log.committer.floor() else { return false };
+        self.log.committer.has_unread() && self.tablets.first_unapplied().is_none_or(|first| first > floor.0)
     }
 
     /// Applies the tablet whose apply helps most.
@@ -107,7 +124,7 @@ impl Checkpointer {
     pub fn fullest(&self) -> Option<&Tablet> {
         let tablets = self.tablets.all().iter().map(|tablet| &**tablet);
         let tablets = tablets.filter(|tablet| tablet.first_unapplied().is_some());
-        if self.log.fill_permille() >= self.tablets.admission.fill_permille() {
+        if self.log.fill_permille() >= self.tablets.admission.fill_permille() && !self.is_log_held() {
             tablets.min_by_key(|tablet| tablet.first_unapplied())
         } else {
             tablets.max_by_key(|tablet| {
@@ -257,8 +274,8 @@ impl Checkpointer {
         let new = NewTree::new(trees, applied, merge.totals_after(view.totals));
         let mut new = NewTree { results: merge.results, pages, taken, freed, given, ..new };
         self.merge_liveness(tablet, &mut new, unread, std::mem::take(&mut merge.liveness)).await?;
-        self.free_replaced(merge.old, &mut new.freed).await;
-        new.freed.extend(merge.unplaced);
+        self.free_replaced(merge.old, &mut new.freed_values).await;
+        new.freed_values.extend(merge.unplaced);
         new.taken.extend(owned);
         adopt(&adoptions, &mut new);
         let dropped = frozen.map(|memtable| memtable.lock().dropped(&adoptions)).unwrap_or_default();
@@ -266,7 +283,8 @@ impl Checkpointer {
             new.dropped.extend(dropped.iter().flat_map(|record| record.owned().iter().copied()));
         }
         new.dropped.extend(expired.owned);
-        let dead = new.freed.iter().chain(&new.dropped).map(|run| u64::from(run.blocks)).sum();
+        let dead = new.freed.iter().chain(&new.freed_values).chain(&new.dropped);
+        let dead = dead.map(|run| u64::from(run.blocks)).sum();
         self.growth.applied(dead);
         tracing::debug!(
             "tablet {}: applied {} records to the base and {} to a layer; {} layers of {} entries above {} of the base",
@@ -304,7 +322,7 @@ impl Checkpointer {
     pub fn is_apply_waited_for(&self) -> bool {
         let admission = &self.tablets.admission;
         admission.fill_permille() >= LATE_PERMILLE
-            || self.log.fill_permille() >= LATE_PERMILLE
+            || self.log.fill_permille() >= LATE_PERMILLE && !self.is_log_held()
             || self.applier.is_waited_for()
             || self.closing.is_begun()
             || self.log.poison.reason().is_some()

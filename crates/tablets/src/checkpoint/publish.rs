@@ -9,7 +9,7 @@ use shoal_common::injected_bug::{Bug, injected};
 use shoal_image::features::{LAYERS, UNSETTLED};
 use shoal_image::layout::Layout;
 use shoal_image::losses::Losses;
-use shoal_image::superblock::Superblock;
+use shoal_image::superblock::{ArchiveMark, Superblock};
 use shoal_image::{copies, space_image};
 use shoal_tree::Root;
 use shoal_tree::layers::LayersRef;
@@ -68,6 +68,8 @@ pub struct Publication {
     pub features: u32,
     /// The losses of a repair, in addition to the losses already in the superblock.
     pub losses: Option<Losses>,
+    /// The log of the archive to remember.
+    pub archive_log: Option<u64>,
 }
 
 impl Publication {
@@ -122,11 +124,12 @@ impl Checkpointer {
         next.number += 1;
         // Read first: any record that is numbered later is above it, so the tail stays before that record.
         let assigned = self.log.committer.assigned();
-        let tail = self.first_needed(&changes).unwrap_or(u64::MAX).min(assigned.next().0);
+        let tail = self.first_needed(&changes).min(assigned.next().0);
         if let Some(change) = changes.tablet {
             set_tablet(&mut next, change)?;
         }
         next.log_tail = self.log.committer.place_of(Lsn(tail));
+        next.archive = self.archive_mark(newest.archive, changes.archive_log);
         next.durable_lsn = self.log.committer.durable();
         assert!(
             newest.durable_lsn <= next.durable_lsn || injected(Bug::VersionsAgain),
@@ -178,7 +181,7 @@ impl Checkpointer {
         // The writes stay outside of `flushed`: commits beside it wait for every operation inside (`fence.rs`).
         self.write_copies(&next).await?;
         self.flushed(copies::flush(&self.device)).await?;
-        self.log.committer.superblock_published(next.number, next.log_tail.position, next.lsn_ceiling);
+        self.log.committer.superblock_published(next.number, next.log_tail, next.lsn_ceiling);
         Ok(next)
     }
 
@@ -189,14 +192,23 @@ impl Checkpointer {
         copies::write_copies(&self.device, next).await
     }
 
-    /// The first record that an opening would have to replay with `changes`.
-    fn first_needed(&self, changes: &Publication) -> Option<u64> {
+    /// What the superblock remembers for an archive. The floor only rises, so a later look at it than the tail's is right, too.
+    fn archive_mark(&self, before: ArchiveMark, log: Option<u64>) -> ArchiveMark {
+        let Some(floor) = self.log.committer.floor() else { return before };
+        ArchiveMark { log: log.unwrap_or(before.log), first_lsn: floor.next() }
+    }
+
+    /// The first record that an opening would have to replay with `changes`, or that the archive of the log still reads (INV-46); above
+    /// every number without one.
+    pub(crate) fn first_needed(&self, changes: &Publication) -> u64 {
         let first_of = |tablet: &Arc<Tablet>| match &changes.tablet {
             Some(change) if change.id == tablet.id => tablet.view().active.first_lsn(),
             _ if injected(Bug::TailIgnoresOthers) => None,
             _ => tablet.first_unapplied(),
         };
-        self.tablets.all().iter().filter_map(first_of).min()
+        let unapplied = self.tablets.all().iter().filter_map(first_of).min().unwrap_or(u64::MAX);
+        let floor = self.log.committer.floor().filter(|_| !injected(Bug::FloorIgnored));
+        floor.map_or(unapplied, |floor| unapplied.min(floor.next().0))
     }
 
     /// See [`Poison::flushed`](shoal_log::Poison::flushed).

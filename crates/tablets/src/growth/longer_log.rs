@@ -28,6 +28,9 @@ const WORTH_MOVING: u32 = 2;
 /// [prepared](Checkpointer::prepare_log).
 pub const PREPARED_FIRST: u32 = 2_048;
 
+/// The reason why the log of a store with an archive keeps its ring.
+const UNREAD: &str = "the archive has not read all of its records yet";
+
 /// The place of a longer ring without any batch.
 struct LongerRing {
     ring: Ring,
@@ -49,6 +52,10 @@ impl Checkpointer {
         let layout = self.layout();
         let wanted = log_blocks_for(layout.blocks_max);
         if wanted / WORTH_MOVING < layout.log_blocks || !self.has_grown().await {
+            return Ok(());
+        }
+        if self.log.committer.has_unread() {
+            self.say_kept(wanted, UNREAD);
             return Ok(());
         }
         // Most of the work is done while writers continue.
@@ -76,11 +83,14 @@ impl Checkpointer {
         self.publisher.take().await.features.incompatible & MOVED_AREAS != 0
     }
 
-    /// The reason why the log keeps its ring: damage in the trees or in the space image.
+    /// The reason why the log keeps its ring: damage in the trees or in the space image, or the archive.
     async fn why_not_now(&self) -> Result<Option<&'static str>> {
         let is_applied = self.tablets.all().iter().all(|tablet| tablet.first_unapplied().is_none());
         if !is_applied && !injected(Bug::LogMovedWithRecords) {
             return Ok(Some("records of the log could not be applied"));
+        }
+        if self.log.committer.has_unread() {
+            return Ok(Some(UNREAD));
         }
         // A publish that finds damage makes the store read-only.
         let newest = self.publisher.take().await;

@@ -102,6 +102,11 @@ impl Tablets {
         &self.all
     }
 
+    /// The number of the first record that is not applied.
+    pub fn first_unapplied(&self) -> Option<u64> {
+        self.all.iter().filter_map(|tablet| tablet.first_unapplied()).min()
+    }
+
     /// Waits while the first transaction of its line keeps the key closed. The caller must hold nothing yet.
     pub async fn pass(&self, key: &ObjectKey) {
         if self.turns.is_any_closed() {
