@@ -106,6 +106,8 @@ pub(crate) struct StoreOptions {
     pub(crate) io: Io,
     /// Another machine can open the device, too.
     pub(crate) shared_device: bool,
+    /// The log is kept for an archive.
+    pub(crate) archived: bool,
     /// Buckets whose values have separate space.
     pub(crate) own_space: Vec<String>,
     /// Releases free space on the device; none: if it is a file.
@@ -134,6 +136,7 @@ impl Default for StoreOptions {
             short_values: Size(16 << 20),
             io: Io::Auto,
             shared_device: false,
+            archived: false,
             own_space: Vec::new(),
             discard: None,
             pause_relocation: false,
@@ -259,6 +262,7 @@ fn open_options(options: &StoreOptions) -> OpenOptions {
         pause_relocation: options.pause_relocation,
         read_only: options.access == Access::Read,
         shared_device: options.shared_device,
+        archived: options.archived,
         cache_bytes: usize::try_from(options.cache.0).unwrap_or(usize::MAX),
         memtable_bytes: options.memtable.map(|size| usize::try_from(size.0).unwrap_or(usize::MAX)),
         tuning: tuning(options),

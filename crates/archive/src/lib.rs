@@ -16,6 +16,7 @@ pub mod limits;
 pub mod restore;
 pub mod retain;
 pub mod source;
+pub mod store;
 #[cfg(test)]
 mod testing;
 pub mod writer;

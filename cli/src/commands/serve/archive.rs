@@ -28,7 +28,6 @@ use tokio::task::JoinHandle;
 use super::arguments::Arguments;
 use super::frontends::Frontends;
 use super::settings::{DEFAULT_DATA, Settings, parse_duration};
-use crate::arguments::size::Size;
 use crate::failure::Usage;
 
 const INTERVAL: Duration = Duration::from_secs(1);
@@ -204,7 +203,7 @@ fn first_line(path: &str) -> String {
 }
 
 fn host_name() -> String {
-    rustix::system::uname().nodename().to_string_lossy().into_owned()
+    first_line("/proc/sys/kernel/hostname")
 }
 
 /// The archive, as WAIT waits for it.
@@ -217,7 +216,7 @@ struct Frontier {
 
 impl ArchiveFrontier for Frontier {
     fn wait(&self, time: Option<Duration>) -> Boxed<'static, bool> {
-        let (archiver, lsn) = (Arc::clone(&self.archiver), self.store.durable());
+        let (archiver, lsn) = (Arc::clone(&self.archiver), self.store.newest_logged());
         Box::pin(Waiting(self.runtime.spawn(async move {
             let archived = archiver.wait_archived(lsn);
             match time {

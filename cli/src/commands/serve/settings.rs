@@ -164,6 +164,7 @@ impl Settings {
                 short_values: Size(memory.short_values),
                 io: arguments.io.unwrap_or_default(),
                 shared_device: arguments.shared_device.unwrap_or(false),
+                archived: archive.is_some(),
                 own_space: arguments.own_space.unwrap_or_default(),
                 discard: arguments.discard,
                 pause_relocation: arguments.pause_relocation.unwrap_or(false),

@@ -3,9 +3,10 @@
 use shoal_backup::BackupStream;
 use shoal_base::Lsn;
 use shoal_base::task::Boxed;
-use shoal_engine::{Error, Store};
+use shoal_engine::Store;
 
 use crate::source::{BaseStream, SourceError};
+use crate::store::source_error;
 
 /// A backup on its way into a base.
 struct StoreBase {
@@ -47,12 +48,5 @@ impl BaseStream for StoreBase {
             }
             Ok(bytes.is_some())
         })
-    }
-}
-
-fn source_error(error: Error) -> SourceError {
-    match error {
-        Error::Closed | Error::Poisoned(_) => SourceError::Closed(error.to_string()),
-        error => SourceError::Lost(error.to_string()),
     }
 }
