@@ -154,6 +154,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
+    use crate::archive::ArchiveFigures;
     use crate::frontend::{Connections, MemoryParts, Metrics};
     use crate::request::{Operation, RefusalCause, RequestResult};
 
@@ -166,6 +167,12 @@ mod tests {
         metrics.redis().watch_connections(Connections::default);
         metrics.set_memory(MemoryParts { total: 9, parts: vec![("store".into(), 5), ("slack".into(), 4)] });
         let _ = metrics.redis().add(Operation::Get, RequestResult::NotFound, 30_000, 7);
+        metrics.set_archive(|| ArchiveFigures {
+            state: "shipping",
+            base_taken_seconds: Some(1.0),
+            oldest_seconds: Some(1.0),
+            ..ArchiveFigures::default()
+        });
         metrics.grpc().watch_connections(|| Connections { open: 2, ..Connections::default() });
         Source { metrics, store: Some(store()), is_ready: true }
     }
