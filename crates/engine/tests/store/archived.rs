@@ -109,9 +109,9 @@ impl Bed {
         self.store_floor = self.store_floor.max(lsn);
     }
 
-    /// Releases everything if the log is nearly full: nobody else would.
+    /// Releases everything if the log or the space is nearly full: nobody else would.
     fn keep_room(&mut self) {
-        if self.store.log_held_permille() >= 350 {
+        if self.store.log_held_permille() >= 350 || self.store.stat().free_blocks < 200 {
             let newest = self.newest();
             self.release(newest);
         }
@@ -372,6 +372,41 @@ fn writers_wait_for_the_archive_when_the_log_is_full() {
         store.release_log(store.newest_logged());
         block_on(store.close()).unwrap();
         assert_clean(&device(&sim), "after the writers waited");
+    }
+}
+
+/// A write without free blocks waits for those that the archive has not read, and is refused if these are too few.
+#[test]
+fn a_write_waits_for_blocks_that_the_archive_reads() {
+    for options in [tiny(), tiny_with_threads()] {
+        let store = open(&blank(1_024, 11).1, archived(options)).unwrap();
+        // Each version takes 74 blocks, of which an overwritten one stays.
+        let written = Arc::new(AtomicU64::new(0));
+        let writer = std::thread::spawn({
+            let (store, written) = (store.clone(), written.clone());
+            move || {
+                for version in 0..40 {
+                    store.put_numbered(1, version, 300_000);
+                    written.fetch_add(1, Ordering::Relaxed);
+                }
+            }
+        });
+        let mut waits = 0;
+        while !writer.is_finished() {
+            let count = written.load(Ordering::Relaxed);
+            std::thread::sleep(Duration::from_millis(150));
+            if written.load(Ordering::Relaxed) == count && !writer.is_finished() {
+                waits += 1;
+                store.release_log(store.newest_logged());
+            }
+        }
+        writer.join().unwrap();
+        assert!(waits > 1, "all versions found room");
+        store.assert_numbered(1, 39, 300_000);
+        let refused = store.set("too long", patterned(4_000_000, 1));
+        assert!(matches!(refused, Err(Error::Full { .. })), "{refused:?}");
+        store.release_log(store.newest_logged());
+        block_on(store.close()).unwrap();
     }
 }
 
