@@ -6,6 +6,7 @@ pub(crate) mod census;
 pub(crate) mod expiring;
 pub(crate) mod free_space;
 pub(crate) mod last_backup;
+pub(crate) mod log_facts;
 pub(crate) mod shared_steps;
 pub(crate) mod space_plan;
 pub(crate) mod standstill;
@@ -40,10 +41,10 @@ use shoal_tablets::gc::relocate::Relocator;
 use shoal_tablets::tablet::tablets::Tablets;
 use shoal_value::ManifestCache;
 
-use crate::archived::LogFacts;
 use crate::bucket::Buckets;
 use crate::store::background::Maintenance;
 use crate::store::last_backup::BackupNote;
+use crate::store::log_facts::LogFacts;
 use crate::store::shared_steps::SharedSteps;
 
 /// A write that finds too few blocks waits this often, for this time, if readers hold enough freed ones: a view that a task only
@@ -128,7 +129,7 @@ pub(crate) struct Inner {
     pub buckets: Buckets,
     /// The memory that streams of long values share.
     pub shared_steps: SharedSteps,
-    /// What the opening found for an archive.
+    /// The log as the opening found it, for an archive.
     pub log_facts: LogFacts,
 }
 
