@@ -144,7 +144,7 @@ const HUNTS: &[Hunt] = &[
     ("ReadBeforeClaim", STORE, "shared_device::writes_acknowledged_while_another_server_opens_are_there"),
     ("FloorIgnored", STORE, "archived::everything_above_the_floor_is_read"),
     ("UnreadReused", STORE, "archived::everything_above_the_floor_is_read"),
-    ("UnreadForgotten", STORE, "archived::every_crash_keeps_what_is_above_the_floor"),
+    ("UnreadForgotten", STORE, "archived::every_crash_keeps_records_above_the_floor"),
 ];
 
 /// The options of the command line.

@@ -198,7 +198,7 @@ pub enum Bug {
     ReadBeforeClaim,
     /// INV-46: the log's tail passes records that the archive has not read.
     FloorIgnored,
-    /// INV-47: blocks that records above the floor name are reused as soon as R9 allows.
+    /// INV-47: blocks that records above the floor name are reused although the archive has not read them.
     UnreadReused,
     /// INV-47: an opening hands out blocks that applied records above the floor name.
     UnreadForgotten,

@@ -34,7 +34,6 @@
 //! `checkpoint/publish.rs` of `shoal-tablets`. The path of a get: the read cache, `read/get.rs`, the memtables, the trees, the
 //! value. Recovery: `recovery/read.rs`, `recovery/open.rs`. Rules R1 to R47 (INV-1 to INV-47) are in `docs/invariants.md`.
 
-mod archived;
 mod bucket;
 mod growth;
 mod maintenance;
@@ -47,13 +46,13 @@ mod write;
 #[cfg(any(test, fuzzing))]
 pub use testing::hostile;
 
-pub use archived::{LogFacts, LoggedBatch, LoggedRecord};
 pub use bucket::{BUCKETS_MAX, BucketState};
 pub use growth::raise_cap::CapChange;
 pub use maintenance::scrub::{ScrubReport, ScrubStart};
 pub use read::buckets::BucketRecords;
 pub use read::changes::{ChangedObject, ChangesPage, ChangesPlace, KeyPlace, PlacedKey, Since, TreePage};
 pub use read::counted::CountedReader;
+pub use read::flushed::{FlushedBatch, FlushedRecord};
 pub use read::get::{Lookup, ShortObject, TryGet};
 pub use read::list::ListSink;
 pub use read::snapshot::{SNAPSHOT_PAGE_MAX, Snapshot, SnapshotPage, SnapshotPlace};
@@ -87,6 +86,7 @@ pub use store::Store;
 pub use store::census::{BucketSize, CENSUS_BUCKETS_MAX, Census, KindCount, PartKinds};
 pub use store::free_space::FreeRunIter;
 pub use store::last_backup::BackupNote;
+pub use store::log_facts::LogFacts;
 pub use store::space_plan::SpacePlan;
 pub use store::stat::StoreStat;
 pub use write::buckets::CreatedBucket;

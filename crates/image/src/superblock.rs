@@ -41,7 +41,7 @@ const ARCHIVE_OFFSET: usize = CLOCK_OFFSET + CLOCK_RECORD_BYTES + 16;
 const ARCHIVE_BYTES: usize = 16;
 const _: () = assert!(ARCHIVE_OFFSET == 3520 && ARCHIVE_OFFSET + ARCHIVE_BYTES <= CRC_OFFSET);
 
-/// What a store remembers for its archive. Zeros if an opening without an archive wrote the superblock, also one by a program that does not
+/// The place of a store's archive. Zeros if an opening without an archive wrote the superblock, also one by a program that does not
 /// know an archive.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ArchiveMark {

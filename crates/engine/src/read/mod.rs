@@ -3,6 +3,7 @@
 pub(crate) mod buckets;
 pub(crate) mod changes;
 pub(crate) mod counted;
+pub(crate) mod flushed;
 pub(crate) mod get;
 pub(crate) mod list;
 #[cfg(test)]

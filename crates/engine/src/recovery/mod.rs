@@ -12,3 +12,4 @@ pub(crate) mod repair;
 pub(crate) mod report;
 mod shared_device;
 pub(crate) mod unfinished;
+pub(crate) mod unread;

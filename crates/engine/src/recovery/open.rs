@@ -41,12 +41,12 @@ use shoal_tablets::tablet::withdraw::Memtables;
 use shoal_tree::layers::Layers;
 use shoal_value::{Entry, Home, adopting_runs, manifest_blocks, owned_runs};
 
-use crate::archived::LogFacts;
-use crate::archived::opening::{keep_for_archive, mark_of};
 use crate::growth::at_opening::raise_cap;
 use crate::maintenance::workers;
 use crate::recovery::read::Recovery;
+use crate::recovery::unread::{keep_for_archive, mark_of};
 use crate::store::background::Maintenance;
+use crate::store::log_facts::LogFacts;
 use crate::store::threads::Worker;
 use crate::store::{Inner, Store};
 
@@ -102,6 +102,8 @@ struct Replayed {
     next_lsn: Lsn,
     /// The newest epoch of a batch; 0 without one.
     epoch: u64,
+    /// The part of the log that an archive has not read.
+    archived: Option<ArchivedStart>,
 }
 
 impl Recovery {
@@ -146,7 +148,8 @@ impl Recovery {
         let found = options.read_only.then(|| self.superblock.clone());
         let releases = make_holes_if_wanted(&self.device, &space, &options);
         let found_archive = self.superblock.archive;
-        let (log, watch, worker) = self.open_log(replayed, archived, &space, &options, &environment).await?;
+        self.superblock.archive = mark_of(found_archive, archived);
+        let (log, watch, worker) = self.open_log(replayed, &space, &options, &environment).await?;
         let losses = self.superblock.losses;
         let checkpointer = Checkpointer {
             device: self.device,
@@ -235,7 +238,7 @@ impl Recovery {
             next_lsn > last && next_lsn > self.superblock.lsn_ceiling || injected(Bug::VersionsAgain),
             "a number is given twice (R5): {next_lsn}"
         );
-        Ok(Replayed { index, time, next_lsn, epoch })
+        Ok(Replayed { index, time, next_lsn, epoch, archived })
     }
 
     /// Publishes the superblock of this opening, unless it is read-only. Returns the log for the following batches, the watch of a shared
@@ -243,12 +246,11 @@ impl Recovery {
     async fn open_log(
         &mut self,
         replayed: Replayed,
-        archived: Option<ArchivedStart>,
         space: &SpaceManager,
         options: &OpenOptions,
         environment: &Environment,
     ) -> Result<(Log, Option<Arc<SlotWatch>>, Option<Arc<Worker>>)> {
-        let Replayed { mut index, time, next_lsn, epoch } = replayed;
+        let Replayed { mut index, time, next_lsn, epoch, archived } = replayed;
         let (device, superblock) = (&self.device, &mut self.superblock);
         let has_older = !options.read_only && copies::has_older(device).await && !injected(Bug::OldSlotStays);
         let is_shared = options.shared_device && !options.read_only;
@@ -256,7 +258,6 @@ impl Recovery {
             copies::check_newest(device, superblock).await?;
         }
         let expiry = time.open(environment.clock.clone(), Lsn(next_lsn.0 - 1));
-        superblock.archive = mark_of(superblock.archive, archived);
         begin_epoch(superblock, self.log.head, self.is_cut, next_lsn, &expiry);
         assert!(
             superblock.epoch > epoch || injected(Bug::GhostsReplayed),

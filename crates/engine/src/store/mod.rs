@@ -6,6 +6,7 @@ pub(crate) mod census;
 pub(crate) mod expiring;
 pub(crate) mod free_space;
 pub(crate) mod last_backup;
+pub(crate) mod log_facts;
 pub(crate) mod shared_steps;
 pub(crate) mod space_plan;
 pub(crate) mod standstill;
@@ -21,6 +22,7 @@ use shoal_base::TabletId;
 use shoal_base::list::DamagedRange;
 use shoal_base::sync::atomic::{AtomicBool, Ordering};
 use shoal_base::sync::{Mutex, pause};
+use shoal_base::task::Boxed;
 use shoal_common::error::{Error, Result};
 use shoal_common::key::ObjectKey;
 use shoal_common::options::{Environment, Tuning};
@@ -39,10 +41,10 @@ use shoal_tablets::gc::relocate::Relocator;
 use shoal_tablets::tablet::tablets::Tablets;
 use shoal_value::ManifestCache;
 
-use crate::archived::LogFacts;
 use crate::bucket::Buckets;
 use crate::store::background::Maintenance;
 use crate::store::last_backup::BackupNote;
+use crate::store::log_facts::LogFacts;
 use crate::store::shared_steps::SharedSteps;
 
 /// A write that finds too few blocks waits this often, for this time, if readers hold enough freed ones: a view that a task only
@@ -127,7 +129,7 @@ pub(crate) struct Inner {
     pub buckets: Buckets,
     /// The memory that streams of long values share.
     pub shared_steps: SharedSteps,
-    /// What the opening found for an archive.
+    /// The log as the opening found it, for an archive.
     pub log_facts: LogFacts,
 }
 
@@ -283,7 +285,7 @@ impl Inner {
         self.checkpointer.limit_snapshots();
         self.space.reclaim(self.log.committer.named_superblock());
         // One writer makes space for all: each waiting writer tries again once it has the token.
-        let _turn = self.maintenance.room.take().await;
+        let turn = self.maintenance.room.take().await;
         let mut claimed = attempt();
         let mut search = RoomSearch::default();
         while let Err(shortage) = &claimed {
@@ -300,6 +302,10 @@ impl Inner {
             pause(READER_PAUSE);
             self.space.reclaim(self.log.committer.named_superblock());
             claimed = attempt();
+        }
+        drop(turn);
+        if claimed.as_ref().is_err_and(|shortage| self.is_room_unread(shortage)) {
+            return self.wait_for_archive(attempt).await;
         }
         claimed.map_err(|shortage| {
             self.maintenance.standstill.refused(shortage.needed);
@@ -323,6 +329,7 @@ impl Inner {
                 or_full(run_to_end(self.checkpointer.free_by_an_apply()))
             }
             _ if run_to_end(self.checkpointer.grow_for(shortage.needed))? => Ok(true),
+            _ if search.steps > 1 && self.is_room_unread(shortage) => Ok(false),
             _ if !std::mem::replace(&mut search.has_applied_all, true) => {
                 or_full(run_to_end(self.checkpointer.free_what_is_dead()))
             }
@@ -333,6 +340,27 @@ impl Inner {
             }
             _ => run_to_end(self.checkpointer.tidy_for_room()),
         }
+    }
+
+    /// Returns true if a write finds its room once the archive has read the values in it.
+    fn is_room_unread(&self, shortage: &Shortage) -> bool {
+        shortage.available + self.space.unread_blocks() >= shortage.needed
+    }
+
+    /// Claims space as the archive releases it.
+    fn wait_for_archive<'a, T: 'a>(
+        &'a self,
+        attempt: impl Fn() -> std::result::Result<T, Shortage> + Send + Sync + 'a,
+    ) -> Boxed<'a, Result<T>> {
+        Box::pin(self.log.committer.moved.wait_until(move || {
+            if let Err(error) = self.check_writable() {
+                return Some(Err(error));
+            }
+            match attempt() {
+                Err(shortage) if self.is_room_unread(&shortage) => None,
+                claimed => Some(claimed.map_err(Error::from)),
+            }
+        }))
     }
 
     /// Drops the snapshots if they hold the blocks that a write lacks. Returns true if it did.

@@ -9,7 +9,7 @@ use shoal_base::SeededEntropy;
 use shoal_device::{BlockDevice, Device};
 use shoal_device_sim::{Image, SimDevice};
 use shoal_engine::{
-    Error, FormatOptions, LogFacts, LoggedRecord, Lsn, OpenOptions, RejectRules, Store, block_on,
+    Error, FlushedRecord, FormatOptions, LogFacts, Lsn, OpenOptions, RejectRules, Store, block_on,
 };
 use shoal_log::format::RecordKind;
 use shoal_testkit::bytes::patterned;
@@ -38,7 +38,7 @@ fn blank(blocks: u64, seed: u64) -> (Arc<SimDevice>, Device) {
 }
 
 /// Reads the value of a record, in pieces that are not aligned to units.
-fn value_of_record(store: &Store, logged: &LoggedRecord) -> shoal_engine::Result<Option<Vec<u8>>> {
+fn value_of_record(store: &Store, logged: &FlushedRecord) -> shoal_engine::Result<Option<Vec<u8>>> {
     if logged.record.kind == RecordKind::Delete {
         return Ok(None);
     }
@@ -54,7 +54,7 @@ fn value_of_record(store: &Store, logged: &LoggedRecord) -> shoal_engine::Result
     Ok(Some(stored.split_off(entry.meta_in_front() as usize)))
 }
 
-/// What a record does: its key, and the value of a put.
+/// The effect of a record: its key, and the value of a put.
 type Effect = (Vec<u8>, Option<Vec<u8>>);
 
 /// Reads all records after `floor`, twice each, and checks their order.
@@ -109,9 +109,9 @@ impl Bed {
         self.store_floor = self.store_floor.max(lsn);
     }
 
-    /// Releases everything if the log is nearly full: nobody else would.
+    /// Releases everything if the log or the space is nearly full: nobody else would.
     fn keep_room(&mut self) {
-        if self.store.log_held_permille() >= 350 {
+        if self.store.log_held_permille() >= 350 || self.store.stat().free_blocks < 200 {
             let newest = self.newest();
             self.release(newest);
         }
@@ -141,12 +141,12 @@ impl Bed {
         self.written.range(self.floor.0 + 1..).map(|(lsn, effect)| (*lsn, effect.clone())).collect()
     }
 
-    fn check(&self, what: &str) {
-        let found = read_from(&self.store, self.floor).unwrap_or_else(|error| panic!("{what}: {error}"));
+    fn check(&self, place: &str) {
+        let found = read_from(&self.store, self.floor).unwrap_or_else(|error| panic!("{place}: {error}"));
         let expected = self.above_floor();
         let numbers = |effects: &BTreeMap<u64, Effect>| effects.keys().copied().collect::<Vec<_>>();
-        assert_eq!(numbers(&found), numbers(&expected), "{what}");
-        assert!(found == expected, "{what}: other bytes");
+        assert_eq!(numbers(&found), numbers(&expected), "{place}");
+        assert!(found == expected, "{place}: other bytes");
     }
 
     /// Opens the store again, after a kill or a clean close.
@@ -225,7 +225,7 @@ fn everything_above_the_floor_is_read() {
     }
 }
 
-/// What is acknowledged and not released at a moment.
+/// The acknowledged records and the floor at a moment.
 #[derive(Clone)]
 struct Promise {
     written: BTreeMap<u64, Effect>,
@@ -271,7 +271,7 @@ fn script(seed: u64) -> (Arc<SimDevice>, Vec<Promise>, OpenOptions) {
 /// After a crash at any moment, every acknowledged record above the floor of that moment is read bit for bit, also once the next opening
 /// has overwritten all free blocks.
 #[test]
-fn every_crash_keeps_what_is_above_the_floor() {
+fn every_crash_keeps_records_above_the_floor() {
     let mut states = 0;
     for seed in 1..=lab::number("ARCHIVED_CRASHES", 3) {
         let (sim, promises, options) = script(seed);
@@ -375,9 +375,44 @@ fn writers_wait_for_the_archive_when_the_log_is_full() {
     }
 }
 
+/// A write without free blocks waits for those that the archive has not read, and is refused if these are too few.
+#[test]
+fn a_write_waits_for_blocks_that_the_archive_reads() {
+    for options in [tiny(), tiny_with_threads()] {
+        let store = open(&blank(1_024, 11).1, archived(options)).unwrap();
+        // Each version takes 74 blocks, of which an overwritten one stays.
+        let written = Arc::new(AtomicU64::new(0));
+        let writer = std::thread::spawn({
+            let (store, written) = (store.clone(), written.clone());
+            move || {
+                for version in 0..40 {
+                    store.put_numbered(1, version, 300_000);
+                    written.fetch_add(1, Ordering::Relaxed);
+                }
+            }
+        });
+        let mut waits = 0;
+        while !writer.is_finished() {
+            let count = written.load(Ordering::Relaxed);
+            std::thread::sleep(Duration::from_millis(150));
+            if written.load(Ordering::Relaxed) == count && !writer.is_finished() {
+                waits += 1;
+                store.release_log(store.newest_logged());
+            }
+        }
+        writer.join().unwrap();
+        assert!(waits > 1, "all versions found room");
+        store.assert_numbered(1, 39, 300_000);
+        let refused = store.set("too long", patterned(4_000_000, 1));
+        assert!(matches!(refused, Err(Error::Full { .. })), "{refused:?}");
+        store.release_log(store.newest_logged());
+        block_on(store.close()).unwrap();
+    }
+}
+
 /// An idle store frees the blocks soon after their release.
 #[test]
-fn an_idle_store_frees_what_was_released() {
+fn an_idle_store_frees_released_blocks() {
     let store = open_in_real_time(&blank(4_096, 7).1, archived(tiny_with_threads()));
     for which in 0..6 {
         store.put_numbered(which, 1, 100_000);
@@ -392,7 +427,7 @@ fn an_idle_store_frees_what_was_released() {
     eventually("the blocks are free", || store.stat().free_blocks > free + blocks);
 }
 
-/// What is overwritten is reported, and so is the end of a closed store.
+/// An overwritten log is reported, and so is the end of a closed store.
 #[test]
 fn a_gap_is_reported() {
     let bed = Bed::new(blank(1_024, 8), tiny());

@@ -21,7 +21,7 @@ use crate::ring::{LogPlace, WrittenBatch};
 /// Bytes of the batches in memory at most.
 const HOT_BYTES_MAX: usize = 4 << 20;
 
-/// What an opening knows about the archive of a log.
+/// The part of a log that its archive has not read, at an opening.
 #[derive(Clone, Copy, Debug)]
 pub struct ArchivedStart {
     /// Every record above this one is in the log.
@@ -97,15 +97,10 @@ impl ArchivedLog {
     }
 
     /// Keeps the memory of a flushed batch.
-    pub(super) fn keep(&self, position: u64, next_lsn: Lsn, bytes: IoBuf) {
+    fn keep(&self, position: u64, next_lsn: Lsn, bytes: IoBuf) {
         if bytes.len() <= HOT_BYTES_MAX {
             self.hot.lock().push(HotBatch { position, next_lsn, bytes: Arc::new(bytes) });
         }
-    }
-
-    /// Notes that the records up to `last` are flushed.
-    pub(super) fn flushed(&self, last: Lsn) {
-        self.newest.store(last.0, Ordering::Release);
     }
 
     /// Notes that batches before `tail` may be overwritten from now on.
@@ -116,6 +111,16 @@ impl ArchivedLog {
 }
 
 impl Committer {
+    /// Keeps the memory of the batch at `position`, which is flushed, for an archive. The number after those of its records is `next_lsn`.
+    #[inline]
+    pub(super) fn keep_flushed(&self, (position, bytes): (u64, IoBuf), next_lsn: Lsn, has_records: bool) {
+        let Some(archived) = &self.archived else { return };
+        archived.keep(position, next_lsn, bytes);
+        if has_records {
+            archived.newest.store(next_lsn.0 - 1, Ordering::Release);
+        }
+    }
+
     /// The archive has everything up to this record; `None` without an archive.
     #[inline]
     pub fn floor(&self) -> Option<Lsn> {
@@ -175,8 +180,9 @@ impl Committer {
             let found = self.read_written(archived, written).await?;
             let Some(found) = found else {
                 self.check_not_gone(archived, after)?;
-                let what = format!("the batch of the log from record {} is damaged", written.place.first_lsn);
-                return Err(Error::Corrupt { what, block: self.ring.block(written.place.position) });
+                let reason =
+                    format!("the batch of the log from record {} is damaged", written.place.first_lsn);
+                return Err(unreadable(reason, self.ring.block(written.place.position)));
             };
             if found.header.records > 0 && found.header.next_lsn() > after.next() {
                 return Ok(Some(found));
@@ -190,8 +196,8 @@ impl Committer {
         if after.0 >= gone {
             return Ok(());
         }
-        let what = format!("the log may be overwritten up to record {gone}, and was read after {after}");
-        Err(Error::Corrupt { what, block: self.ring.block(0) })
+        let reason = format!("the log may be overwritten up to record {gone}, and was read after {after}");
+        Err(unreadable(reason, self.ring.block(0)))
     }
 
     /// The batch at its place, from memory or from the ring; `None` if the ring has something else there.
@@ -216,6 +222,10 @@ impl Committer {
             Some(FoundBatch { header, records })
         }))
     }
+}
+
+fn unreadable(what: String, block: u64) -> Error {
+    Error::Corrupt { what, block }
 }
 
 #[cfg(test)]

@@ -588,9 +588,6 @@ impl Committer {
         for (record, kept) in drained.kept.drain(..) {
             kept.stay(&self.pool, record.lsn());
         }
-        if let Some(archived) = &self.archived {
-            archived.keep(position, driver.next_lsn, buf);
-        }
         let at = LogPlace { position, chain: before.chain, first_lsn };
         let head = LogPlace { position: end, chain, first_lsn: driver.next_lsn };
         self.index.lock().push(at, head);
@@ -598,11 +595,7 @@ impl Committer {
         self.sealed.store(false, Ordering::Release);
         let before = self.durable.swap(driver.next_lsn.0 - 1, Ordering::AcqRel);
         assert!(before < driver.next_lsn.0, "durable numbers only rise (R4)");
-        if let Some(archived) = &self.archived
-            && !drained.records.is_empty()
-        {
-            archived.flushed(Lsn(driver.next_lsn.0 - 1));
-        }
+        self.keep_flushed((position, buf), driver.next_lsn, !drained.records.is_empty());
         self.named.fetch_max(superblock, Ordering::AcqRel);
         self.count(records.len(), blocks);
         if injected(Bug::AlarmAfterAck) {

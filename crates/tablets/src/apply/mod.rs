@@ -283,9 +283,7 @@ impl Checkpointer {
             new.dropped.extend(dropped.iter().flat_map(|record| record.owned().iter().copied()));
         }
         new.dropped.extend(expired.owned);
-        let dead = new.freed.iter().chain(&new.freed_values).chain(&new.dropped);
-        let dead = dead.map(|run| u64::from(run.blocks)).sum();
-        self.growth.applied(dead);
+        self.growth.applied(new.dead_blocks());
         tracing::debug!(
             "tablet {}: applied {} records to the base and {} to a layer; {} layers of {} entries above {} of the base",
             tablet.id,

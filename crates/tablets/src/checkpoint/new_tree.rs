@@ -46,6 +46,12 @@ impl NewTree<'_> {
         let (results, pages, taken, freed, freed_values, given, dropped) = Default::default();
         Self { trees, applied, totals, results, pages, taken, freed, freed_values, given, dropped }
     }
+
+    /// Blocks of values and packed runs that nothing names after its publish.
+    pub(crate) fn dead_blocks(&self) -> u64 {
+        let runs = self.freed.iter().chain(&self.freed_values).chain(&self.dropped);
+        runs.map(|run| u64::from(run.blocks)).sum()
+    }
 }
 
 impl Checkpointer {

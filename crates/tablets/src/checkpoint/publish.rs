@@ -192,7 +192,7 @@ impl Checkpointer {
         copies::write_copies(&self.device, next).await
     }
 
-    /// What the superblock remembers for an archive. The floor only rises, so a later look at it than the tail's is right, too.
+    /// The mark of the archive. The floor only rises, so a later look at it than the tail's is right, too.
     fn archive_mark(&self, before: ArchiveMark, log: Option<u64>) -> ArchiveMark {
         let Some(floor) = self.log.committer.floor() else { return before };
         ArchiveMark { log: log.unwrap_or(before.log), first_lsn: floor.next() }

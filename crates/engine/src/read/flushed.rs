@@ -1,46 +1,27 @@
 //! The store as its archive sees it (`OpenOptions::archived`): the log from the floor on, and the values that records only name.
 //!
 //! The archive pulls: it reads batches ([`Store::batch_after`]) and values ([`Store::logged_value`]), and raises the floor
-//! ([`Store::release_log`]) once they are safe elsewhere. Until then nothing that it reads is overwritten (INV-46, INV-47). `opening.rs` finds
+//! ([`Store::release_log`]) once they are safe elsewhere. Until then nothing that it reads is overwritten (INV-46, INV-47). `recovery/unread.rs` finds
 //! where it continues after a restart; the floor itself is in `crates/log/src/commit/archived.rs`, and the freed runs that wait for it are in
 //! `crates/space-manager/src/unread.rs`.
-
-pub(crate) mod opening;
 
 use bytes::{Buf, Bytes};
 use shoal_base::Lsn;
 use shoal_base::task::Boxed;
 use shoal_common::error::{Error, Result};
-use shoal_image::superblock::ArchiveMark;
+use shoal_log::FoundBatch;
 use shoal_log::format::{BatchTimes, EncodedRecord};
-use shoal_log::{ArchivedStart, FoundBatch};
 use shoal_pool::Hint;
 use shoal_tablets::checkpoint::publish::Publication;
 use shoal_value::{Entry, Home};
 
+use crate::store::log_facts::LogFacts;
 use crate::store::threads::Duty;
 use crate::store::{Inner, Store};
 
-/// What the opening of a store found for its archive.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct LogFacts {
-    /// The log of the archive that was remembered last; 0 if an opening without an archive wrote to the store since.
-    pub remembered_log: u64,
-    /// The last record that the opening found. If the log had none from `log_start` on, the number before that.
-    pub recovered: Lsn,
-    /// Every record from this number on is in the log.
-    pub log_start: Lsn,
-}
-
-impl LogFacts {
-    pub(crate) fn of(found: ArchiveMark, start: ArchivedStart) -> Self {
-        Self { remembered_log: found.log, recovered: start.newest, log_start: start.floor.next() }
-    }
-}
-
 /// A record of the log.
 #[derive(Clone, Debug)]
-pub struct LoggedRecord {
+pub struct FlushedRecord {
     /// Its number.
     pub lsn: Lsn,
     /// The record.
@@ -51,16 +32,16 @@ pub struct LoggedRecord {
 
 /// A flushed batch of the log.
 #[derive(Clone, Debug)]
-pub struct LoggedBatch {
+pub struct FlushedBatch {
     /// Store time, nanoseconds (R18).
     pub store_ns: u64,
     /// The wall clock then, nanoseconds since the Unix epoch.
     pub wall_ns: u64,
     /// Its records, with consecutive numbers; at least one.
-    pub records: Vec<LoggedRecord>,
+    pub records: Vec<FlushedRecord>,
 }
 
-impl LoggedBatch {
+impl FlushedBatch {
     fn of(found: FoundBatch) -> Self {
         let (store_ns, wall_ns) = match found.header.stamp {
             BatchTimes::Now { store_ns, wall_ns } => (store_ns, wall_ns),
@@ -69,7 +50,7 @@ impl LoggedBatch {
         let numbered = (found.header.first_lsn.0..).map(Lsn).zip(found.records);
         let records = numbered.map(|(lsn, record)| {
             let stored_bytes = entry_outside(&record).map_or(0, |entry| entry.stored_bytes());
-            LoggedRecord { lsn, record, stored_bytes }
+            FlushedRecord { lsn, record, stored_bytes }
         });
         Self { store_ns, wall_ns, records: records.collect() }
     }
@@ -82,7 +63,7 @@ fn entry_outside(record: &EncodedRecord) -> Option<Entry> {
 }
 
 impl Store {
-    /// What the opening found. Zeros unless the store was opened with [`OpenOptions::archived`](crate::OpenOptions::archived).
+    /// The log as the opening found it. Zeros unless the store was opened with [`OpenOptions::archived`](crate::OpenOptions::archived).
     #[must_use]
     pub fn log_facts(&self) -> LogFacts {
         self.0.log_facts
@@ -122,14 +103,14 @@ impl Store {
     /// # Errors
     /// [`Error::Corrupt`] if the log was overwritten from there on, or is damaged; [`Error::Io`]; [`Error::Closed`], [`Error::Poisoned`] if
     /// no batch can follow.
-    pub fn batch_after(&self, after: Lsn) -> Boxed<'_, Result<Option<LoggedBatch>>> {
+    pub fn batch_after(&self, after: Lsn) -> Boxed<'_, Result<Option<FlushedBatch>>> {
         Box::pin(async move {
             self.0.check_open()?;
             let found = self.0.log.committer.batch_after(after).await?;
             if found.is_none() {
                 self.0.log.poison.check()?;
             }
-            Ok(found.map(LoggedBatch::of))
+            Ok(found.map(FlushedBatch::of))
         })
     }
 
@@ -152,8 +133,9 @@ impl Store {
                 first.checked_add(bytes as u64).is_some_and(|end| end <= entry.stored_bytes())
             });
             let Some(entry) = entry else {
-                let what = format!("record {lsn} has no {bytes} stored bytes from byte {first} on in blocks");
-                return Err(Error::Invalid(what));
+                return Err(Error::Invalid(format!(
+                    "record {lsn} has no {bytes} stored bytes from byte {first} on in blocks"
+                )));
             };
             let located = inner.manifests.find(&inner.device, &inner.pool, &entry, lsn).await?;
             let read =

@@ -1,5 +1,5 @@
-//! What an opening finds for the archive of a store: the first record that is not released, and the runs of values that records name which
-//! are applied. The space image has these runs as free if the object was replaced or deleted since.
+//! The part of the log that the archive of a store has not read, at an opening: the first record that is not released, and the runs of values
+//! that applied records name. The space image has these runs as free if the object was replaced or deleted since.
 
 use std::sync::Arc;
 
@@ -11,6 +11,7 @@ use shoal_log::format::RecordKind;
 use shoal_log::{ArchivedStart, FoundBatch};
 use shoal_space_manager::SpaceManager;
 use shoal_tablets::tablet::tablets::Tablets;
+use shoal_tablets::tablet::view::Tablet;
 use shoal_value::{Entry, Home, owned_runs};
 
 use crate::recovery::read::Recovery;
@@ -45,7 +46,7 @@ impl Recovery {
             return found;
         }
         for (lsn, record) in (batch.header.first_lsn.0..).map(Lsn).zip(&batch.records) {
-            let is_applied = |tablet: &Arc<shoal_tablets::tablet::view::Tablet>| lsn <= tablet.view().applied;
+            let is_applied = |tablet: &Arc<Tablet>| lsn <= tablet.view().applied;
             let tablet = tablets.all().get(usize::from(record.tablet.0));
             if lsn <= floor || record.kind != RecordKind::Put || !tablet.is_some_and(is_applied) {
                 continue;
