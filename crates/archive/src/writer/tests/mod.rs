@@ -14,6 +14,8 @@ use parking_lot::Mutex;
 use shoal_base::{Lsn, SeededEntropy, SystemClock};
 
 use self::model::{Disk, ModelStore};
+use tokio::task::JoinHandle;
+
 use super::{Archiver, ArchiverOptions, ArchiverState};
 use crate::bucket::{ArchiveBucket, BucketOptions};
 use crate::format::VolumeId;
@@ -53,6 +55,12 @@ impl Server {
             }
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
+    }
+
+    /// Its task runs until it is stopped.
+    fn check_tasks(&self) {
+        let is_finished = self.archiver.task.lock().as_ref().is_some_and(JoinHandle::is_finished);
+        assert!(!is_finished, "the archiver panicked: {:?}", self.archiver.status());
     }
 
     /// Waits until its log is open.

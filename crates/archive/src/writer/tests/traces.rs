@@ -297,8 +297,8 @@ async fn p4_opens_only_after_the_confirmation() {
     sleep(Duration::from_secs(60)).await;
     let states = (second.server.state(), third.server.state());
     assert!(second.is_fenced() && !third.is_fenced(), "{states:?}");
-    let opened = second.scripted.arrivals();
-    let own: Vec<_> = opened.iter().filter(|it| it.verb == "create" && it.bytes.len() > 128).collect();
+    let arrivals = second.scripted.arrivals();
+    let own: Vec<_> = of_logs(&arrivals).into_iter().filter(|it| it.bytes.len() > 128).collect();
     assert!(own.is_empty(), "{own:?}");
 }
 
