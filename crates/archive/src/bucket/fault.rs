@@ -223,9 +223,9 @@ impl FaultStore {
         self.0.state.lock().expired_until = Some(Instant::now() + time);
     }
 
-    /// These faults do not come from now on.
+    /// These faults, and no others, do not come from now on.
     pub(crate) fn turn_off(&self, faults: &[Fault]) {
-        self.0.state.lock().off.extend_from_slice(faults);
+        self.0.state.lock().off = faults.to_vec();
     }
 
     fn lies(&self, lie: Lie) -> bool {

@@ -79,6 +79,13 @@ impl Feed {
             match batch {
                 None => self.close(),
                 Some(_) if self.skip > 0 => self.skip -= 1,
+                Some(batch) if batch.count > 0 && batch.first_lsn <= self.sent => {
+                    let (first, sent) = (batch.first_lsn, self.sent);
+                    let why = format!(
+                        "the archive has records up to {sent}, and the store has a batch from {first} on"
+                    );
+                    return Err(SourceError::Lost(why));
+                }
                 Some(batch) => return Ok(Some(self.take(batch))),
             }
         }

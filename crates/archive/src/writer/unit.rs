@@ -47,8 +47,12 @@ impl Unit {
     /// The records of `batch` above `after`.
     ///
     /// # Errors
-    /// The records do not fit in a segment.
+    /// The records do not fit in a segment, or start in a write batch.
     pub(super) fn new(mut batch: SourceBatch, after: Lsn) -> Result<Self, SourceError> {
+        let before = batch.records.iter().rev().find(|record| record.lsn <= after);
+        if before.is_some_and(|record| record.record.continues) {
+            return Err(SourceError::Lost(format!("record {after} is in the middle of a write batch")));
+        }
         batch.records.retain(|record| record.lsn > after);
         let mut room = CARRIED_BYTES_MAX;
         let places: Vec<Place> = batch.records.iter().map(|record| place(record, &mut room)).collect();

@@ -197,16 +197,16 @@ pub(super) struct SpooledBatches {
 }
 
 impl SpooledBatches {
-    /// The batches of the next segment without those up to record `sent`; `None` at the end.
+    /// The batches of the next segment without those up to record `sent`; `None` at the end, and if the spool was emptied.
     ///
     /// # Errors
-    /// A segment cannot be read, or was dropped.
+    /// A segment cannot be read.
     pub(super) async fn next(&mut self, sent: Lsn) -> Result<Option<Vec<PackedBatch>>, SourceError> {
         let lost = |why: String| SourceError::Lost(format!("the spool: {why}"));
         let entry = {
             let index = self.spool.index.lock();
             if index.generation != self.generation {
-                return Err(lost("its contents were dropped".to_owned()));
+                return Ok(None);
             }
             index.entries.iter().find(|entry| entry.slot.seq >= self.next).copied()
         };

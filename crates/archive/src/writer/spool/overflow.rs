@@ -51,9 +51,9 @@ pub(in crate::writer) async fn overflow(shared: Arc<Shared>, appender: Arc<Mutex
 async fn keep_up(shared: &Shared, appender: &Mutex<SpoolAppender>) -> Result<(), SourceError> {
     loop {
         let mut appender = appender.lock().await;
-        let (archived, is_behind, follows) = {
+        let (archived, released, is_behind, follows) = {
             let progress = shared.progress.lock();
-            (progress.archived, progress.is_behind, progress.follows)
+            (progress.archived, progress.released, progress.is_behind, progress.follows)
         };
         let last = shared.spool.last();
         if last > Lsn::NONE && (archived >= last || follows) {
@@ -62,7 +62,7 @@ async fn keep_up(shared: &Shared, appender: &Mutex<SpoolAppender>) -> Result<(),
         if follows || !is_behind && shared.store.log_fill_permille() < FILL_PERMILLE {
             return Ok(());
         }
-        let has_more = spool_some(shared, &mut appender, archived.max(last)).await?;
+        let has_more = spool_some(shared, &mut appender, released.max(archived).max(last)).await?;
         shared.release();
         if !has_more {
             return Ok(());

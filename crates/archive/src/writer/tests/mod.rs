@@ -2,7 +2,10 @@
 
 mod model;
 mod replay;
+mod scripted;
 mod ships;
+mod simulation;
+mod traces;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,6 +14,8 @@ use parking_lot::Mutex;
 use shoal_base::{Lsn, SeededEntropy, SystemClock};
 
 use self::model::{Disk, ModelStore};
+use tokio::task::JoinHandle;
+
 use super::{Archiver, ArchiverOptions, ArchiverState};
 use crate::bucket::{ArchiveBucket, BucketOptions};
 use crate::format::VolumeId;
@@ -52,17 +57,26 @@ impl Server {
         }
     }
 
+    /// Its task runs until it is stopped.
+    fn check_tasks(&self) {
+        let is_finished = self.archiver.task.lock().as_ref().is_some_and(JoinHandle::is_finished);
+        assert!(!is_finished, "the archiver panicked: {:?}", self.archiver.status());
+    }
+
     /// Waits until its log is open.
     async fn opened(&self) {
+        let limit = tokio::time::Instant::now() + Duration::from_secs(3_600);
         while self.archiver.status().segments.opening == 0 {
-            tokio::time::sleep(Duration::from_millis(1)).await;
+            assert!(tokio::time::Instant::now() < limit, "{:?}", self.archiver.status());
+            tokio::time::sleep(Duration::from_millis(20)).await;
         }
     }
 
-    /// Waits until everything is archived.
+    /// Waits until everything is archived, or another server owns the archive.
     async fn catch_up(&self) {
         let limit = tokio::time::Instant::now() + Duration::from_secs(3_600);
-        while self.archiver.archived() < Lsn(self.store_last()) {
+        let is_fenced = || matches!(self.state(), ArchiverState::Fenced { .. });
+        while self.archiver.archived() < Lsn(self.store_last()) && !is_fenced() {
             assert!(tokio::time::Instant::now() < limit, "{:?}", self.archiver.status());
             tokio::time::sleep(Duration::from_millis(100)).await;
         }

@@ -45,6 +45,11 @@ impl Disk {
         Self { volume, history, batches, floor: 0, next: 1, remembered: 0, logs, ring_bytes }
     }
 
+    /// The store was served without its archive.
+    pub(super) fn forget_log(&mut self) {
+        self.remembered = 0;
+    }
+
     /// A copy of the data file.
     pub(super) fn copied(&self) -> Self {
         Self {
