@@ -12,4 +12,7 @@ pub mod format;
 pub mod keeper;
 pub mod limits;
 pub mod restore;
+pub mod retain;
 pub mod source;
+pub mod status;
+pub mod verify;
