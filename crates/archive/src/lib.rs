@@ -16,7 +16,9 @@ pub mod limits;
 pub mod restore;
 pub mod retain;
 pub mod source;
+pub mod status;
 pub mod store;
 #[cfg(test)]
 mod testing;
+pub mod verify;
 pub mod writer;

@@ -15,7 +15,7 @@ use super::upload::{BaseFailure, BaseProgress, UploadLimits, upload_base};
 use crate::bucket::ArchiveBucket;
 use crate::format::{ArchiveName, ArchiveRecord, LogSlot, RecordBase, SEGMENT_HEADER_BYTES, SegmentHeader};
 use crate::keeper::{ArchiveError, RecordKeeper};
-use crate::retain::{make_room, retain, sweep};
+use crate::retain::{SweepReport, make_room, retain, sweep};
 use crate::source::{ArchivedStore, SourceError};
 
 /// Readers of an object that was dropped from the record get this time before it is deleted.
@@ -355,8 +355,10 @@ impl BaseKeeper {
     }
 
     async fn sweep(&self) {
-        match sweep(&self.bucket, &self.record).await {
-            Ok(report) => tracing::info!("{report} deleted from the archive"),
+        match sweep(&self.bucket, &self.record, &mut |_| {}).await {
+            Ok(SweepReport { deleted, dead_bytes, .. }) => {
+                tracing::info!("{deleted} objects with {dead_bytes} bytes were deleted from the archive");
+            }
             Err(error) => tracing::warn!("the archive was not swept: {error}"),
         }
     }

@@ -179,7 +179,7 @@ impl<'a> BaseReader<'a> {
 }
 
 /// The list of the parts of `base`.
-pub(crate) async fn parts_of(
+pub(super) async fn parts_of(
     bucket: &ArchiveBucket,
     base: &RecordBase,
 ) -> Result<Vec<BasePart>, RestoreError> {

@@ -27,7 +27,7 @@ use shoal_base::task::Boxed;
 use shoal_engine::ObjectKey;
 
 use crate::bucket::{ArchiveBucket, BucketError};
-use crate::format::{ArchiveRecord, FormatError};
+use crate::format::{ArchiveRecord, BasePart, FormatError, RecordBase, RecordLog};
 use crate::keeper::{ArchiveError, RecordKeeper};
 
 pub use plan::{NearMoment, RestorePlan};
@@ -170,6 +170,17 @@ impl ArchiveReader {
     #[must_use]
     pub fn record(&self) -> &ArchiveRecord {
         &self.record
+    }
+
+    /// The logs after `base` with the first slots that a restore replays; `None` if slots after it are gone: the base is a moment alone.
+    #[must_use]
+    pub fn logs_after(&self, base: &RecordBase) -> Option<Vec<(RecordLog, u64)>> {
+        plan::logs_after(&self.record, base)
+    }
+
+    /// The list of the parts of `base`.
+    pub(crate) async fn parts_of(&self, base: &RecordBase) -> Result<Vec<BasePart>, RestoreError> {
+        base::parts_of(&self.bucket, base).await
     }
 
     /// The way to the state at `moment`.

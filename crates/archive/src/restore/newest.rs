@@ -66,7 +66,7 @@ impl ArchiveReader {
     }
 
     /// The header of a slot; `None` if it does not exist or is a tombstone.
-    async fn segment(&self, slot: LogSlot) -> Result<Option<SegmentHeader>, RestoreError> {
+    pub(crate) async fn segment(&self, slot: LogSlot) -> Result<Option<SegmentHeader>, RestoreError> {
         let head = head_of(&self.bucket, &self.record.volume, slot).await?;
         Ok(head.and_then(|(head, _)| match head {
             SlotHead::Segment(header) => Some(header),

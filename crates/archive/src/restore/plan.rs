@@ -42,7 +42,7 @@ impl std::fmt::Display for NearMoment {
 }
 
 /// The logs after `base` with their first slots; `None` if slots after it are gone.
-pub(crate) fn logs_after(record: &ArchiveRecord, base: &RecordBase) -> Option<Vec<(RecordLog, u64)>> {
+pub(super) fn logs_after(record: &ArchiveRecord, base: &RecordBase) -> Option<Vec<(RecordLog, u64)>> {
     let at = record.logs.iter().position(|log| log.id == base.log);
     let Some(at) = at else {
         // The log of the base was dropped: the base has all of it, unless it is older than the oldest moment.

@@ -216,7 +216,7 @@ pub(super) fn decode(bytes: &Bytes, volume: &VolumeId, slot: LogSlot) -> Result<
 }
 
 /// The contents of the first bytes of `slot`; `None` if it does not exist. With the length of the object.
-pub(crate) async fn head_of(
+pub(super) async fn head_of(
     bucket: &ArchiveBucket,
     volume: &VolumeId,
     slot: LogSlot,

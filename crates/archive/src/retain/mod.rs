@@ -1,11 +1,9 @@
 //! Retention and collection: the record names what stays, and a sweep deletes the rest.
 
+mod dead;
 mod plan;
+mod sweep;
 
-pub use plan::{make_room, oldest, retain};
-
-use crate::bucket::ArchiveBucket;
-use crate::keeper::{ArchiveError, RecordKeeper};
-pub async fn sweep(_b: &ArchiveBucket, _k: &RecordKeeper) -> Result<u64, ArchiveError> {
-    Ok(0)
-}
+pub use dead::NamedObjects;
+pub use plan::{make_room, retain};
+pub use sweep::{SweepReport, dead_objects, sweep};

@@ -2,8 +2,6 @@
 
 use std::time::Duration;
 
-use shoal_base::Lsn;
-
 use crate::format::{ArchiveRecord, RecordBase};
 use crate::limits::BASES_MAX;
 
@@ -61,12 +59,6 @@ pub fn make_room(record: &mut ArchiveRecord) {
     }
 }
 
-/// The numbers from which each moment can be restored: the version of the oldest base with its log.
-#[must_use]
-pub fn oldest(record: &ArchiveRecord) -> Option<(Lsn, u64)> {
-    (!record.bases.is_empty()).then_some((record.oldest_lsn, record.oldest_ns))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -105,7 +97,7 @@ mod tests {
             assert_eq!(ids(&record), kept, "at {now}");
             let firsts: Vec<_> = record.logs.iter().map(|log| (log.id, log.first)).collect();
             assert_eq!(firsts, logs, "at {now}");
-            assert_eq!(oldest(&record), Some((record.bases[0].version, record.bases[0].taken_ns)));
+            assert_eq!((record.oldest_lsn, record.oldest_ns), (record.bases[0].version, record.bases[0].taken_ns));
             assert!(dropped, "slots before the first base are dropped at least");
             let again = record.clone();
             assert!(!retain(&mut record, Duration::from_nanos(1_000), now), "nothing more");
@@ -137,7 +129,7 @@ mod tests {
         let mut record = history();
         record.pins.push(RecordPin { base: 2, until_ns: Some(10_000), name: "audit".into() });
         retain(&mut record, Duration::from_nanos(10), 9_000);
-        assert_eq!((ids(&record), oldest(&record)), (vec![2, 5], Some((Lsn(500), 500))));
+        assert_eq!((ids(&record), record.oldest_ns), (vec![2, 5], 500));
         retain(&mut record, Duration::from_nanos(10), 10_000);
         assert_eq!((ids(&record), record.pins.len()), (vec![5], 0));
     }

@@ -145,7 +145,7 @@ async fn damaged_bases_are_named() {
     let parts: Vec<_> = (0..base.parts - 1)
         .map(|part| {
             let name = ArchiveName::Part { base: base.id, part }.to_string();
-            crate::format::BasePart::of(&history.objects[&name])
+            BasePart::of(&history.objects[&name])
         })
         .collect();
     let list = crate::format::BaseEnd { parts }.encode();

@@ -248,6 +248,33 @@ impl History {
         self.push(batch, Some(last));
     }
 
+    /// Ends the log, and starts another one.
+    pub(super) fn next_log(&mut self) {
+        self.seal(true);
+        self.open(false);
+    }
+
+    /// Loses some batches.
+    pub(super) fn lose_some(&mut self) {
+        self.gap();
+    }
+
+    /// Slots of the log of the newest base that a restore replays from it, and the bytes of all slots that it replays.
+    pub(super) fn slots_after_base(&self) -> u64 {
+        let base = self.record.bases.last().unwrap();
+        let log = self.record.logs.iter().find(|log| log.id == base.log).unwrap();
+        log.end.unwrap_or(self.seq) - base.seq
+    }
+
+    pub(super) fn bytes_after_base(&self) -> u64 {
+        let base = self.record.bases.last().unwrap();
+        let is_replayed = |name: &&String| match ArchiveName::parse(name) {
+            Some(ArchiveName::Slot(slot)) => slot.log != base.log || slot.seq >= base.seq,
+            _ => false,
+        };
+        self.objects.iter().filter(|(name, _)| is_replayed(name)).map(|(_, bytes)| bytes.len() as u64).sum()
+    }
+
     pub(super) fn wall_ns(&self) -> u64 {
         self.wall_ns
     }

@@ -5,6 +5,7 @@ mod faults;
 mod history;
 mod moments;
 mod pieces;
+mod upkeep;
 
 use std::sync::Arc;
 
