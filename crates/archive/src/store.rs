@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use shoal_base::Lsn;
 use shoal_base::task::Boxed;
-use shoal_engine::{Error, LoggedBatch, Store};
+use shoal_engine::{Error, FlushedBatch, Store};
 
 use crate::base::start_base;
 use crate::source::{ArchivedStore, BaseStream, SourceBatch, SourceError, SourceFacts, SourceRecord};
@@ -42,7 +42,7 @@ impl ArchivedStore for EngineStore {
     fn next_batch(&self, after: Lsn) -> Boxed<'_, Result<Option<SourceBatch>, SourceError>> {
         Box::pin(async move {
             let found = self.0.batch_after(after).await.map_err(source_error)?;
-            Ok(found.map(|LoggedBatch { store_ns, wall_ns, records }| {
+            Ok(found.map(|FlushedBatch { store_ns, wall_ns, records }| {
                 let records = records.into_iter().map(|logged| SourceRecord {
                     lsn: logged.lsn,
                     record: logged.record,
