@@ -189,8 +189,8 @@ fn value(key: usize, number: u64) -> Vec<u8> {
     value
 }
 
-/// Incident 1, with the server killed in the middle of its writes: what WAIT confirmed is there, and of each key a value that was sent, no
-/// older than the confirmed one.
+/// Incident 1, with the server killed in the middle of its writes: everything that WAIT confirmed is there, and of each key a value that
+/// was sent, no older than the confirmed one.
 #[test]
 fn archive_survives_the_machine() {
     let rounds = std::env::var("ARCHIVE_KILLS").map_or(2, |text| text.parse().unwrap());
@@ -286,7 +286,7 @@ fn archive_waits_for_its_bucket() {
     assert_eq!((found.len(), &found["after"]), (402, &b"2".to_vec()));
 }
 
-/// Incident 3: a copy of the data file is served with the same archive. The first server stops archiving, says so, and serves on.
+/// Incident 3: a copy of the data file is served with the same archive. The first server stops archiving, reports it, and continues to serve.
 #[test]
 fn archive_has_one_owner() {
     let drill = Drill::new();
@@ -364,7 +364,7 @@ fn archive_names_a_lost_segment() {
     assert!(!drill.path("new").exists(), "no store is made of half of the writes");
 }
 
-/// A restored store is another one: the prefix of the first one refuses it, and says what to do.
+/// A restored store is another one: the prefix of the first one refuses it.
 #[test]
 fn archive_refuses_another_store() {
     let drill = Drill::new();

@@ -6,7 +6,7 @@
 //! bytes.
 //!
 //! [`bucket`] is the other half: requests to S3, GCS, Azure or a folder, whose outcome is known. [`writer`] ships the log of a store
-//! ([`source`]) to it, [`base`] uploads the whole store from time to time, [`retain`] drops what is not needed, [`restore`] reads all of it.
+//! ([`source`]) to it, [`base`] uploads the whole store from time to time, [`retain`] drops unneeded objects, [`restore`] reads all of it.
 
 pub mod base;
 pub mod bucket;

@@ -82,7 +82,7 @@ impl ArchivedStore for EngineStore {
     }
 }
 
-/// The error of an archive's reader. A damaged or failed read is a gap: a base has what can be read.
+/// The error of an archive's reader. A damaged or failed read is a gap: a base has everything that can be read.
 pub(crate) fn source_error(error: Error) -> SourceError {
     match error {
         Error::Closed | Error::Poisoned(_) => SourceError::Closed(error.to_string()),

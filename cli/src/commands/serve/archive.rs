@@ -36,6 +36,7 @@ const PUTS_PER_SECOND: u32 = 10;
 const RETENTION: Duration = Duration::from_secs(7 * 24 * 3600);
 const SPOOL: u64 = 10 << 30;
 const BASE_RATE: u64 = 64 << 20;
+const STOP_MAX: Duration = Duration::from_secs(5);
 /// Bytes of the newest batches of the log that the engine keeps for the archive.
 const HOT_TAIL: u64 = 4 << 20;
 
@@ -189,10 +190,10 @@ impl ServedArchive {
         Ok(Some(Self { archiver, bases }))
     }
 
-    /// Ships the rest of the log, for this time at most.
+    /// Ships the rest of the log, for this time and [`STOP_MAX`] at most. The next start ships the records that did not get through.
     pub(super) async fn stop(self, within: Duration) {
         self.bases.abort();
-        self.archiver.stop(within).await;
+        self.archiver.stop(within.min(STOP_MAX)).await;
     }
 }
 

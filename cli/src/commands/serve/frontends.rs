@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use anyhow::Context;
-use shoal_console::ConsoleSources;
+use shoal_console::{ConsoleSources, KeyBook};
 use shoal_engine::{Environment, Store};
 use shoal_frontend::ArchiveLink;
 use shoal_metrics::Metrics;
@@ -178,6 +178,11 @@ impl Frontends {
             lines += &format!("Metrics http://{address}/metrics\n");
         }
         lines
+    }
+
+    /// Sets the keys and the state of the server for its console.
+    pub(super) fn know(&mut self, keys: Option<Arc<dyn KeyBook>>, sources: ConsoleSources) {
+        self.console = self.console.take().map(|console| Console { keys, sources, ..console });
     }
 
     /// The first addresses of gRPC and of the Redis protocol; empty without the latter.

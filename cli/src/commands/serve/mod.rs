@@ -25,7 +25,6 @@ use tokio::sync::oneshot;
 
 use self::archive::ServedArchive;
 pub(crate) use self::arguments::Arguments;
-use self::console::Console;
 pub(crate) use self::file::{defaults, keys, read as read_file};
 use self::frontends::Frontends;
 use self::key_book::ServedKeys;
@@ -45,8 +44,6 @@ use crate::store;
 use crate::store::buckets::{default_of_redis, log_choice};
 use shoal_transfer::objects::Objects;
 
-/// A stop ships the rest of the log for this time at most; the next start ships the rest.
-const ARCHIVE_STOP_MAX: Duration = Duration::from_secs(5);
 /// A start waits this long for the count of the results that an earlier run stored.
 const RESULTS_WAIT: Duration = Duration::from_secs(1);
 
@@ -90,9 +87,8 @@ pub(crate) async fn run(arguments: Arguments, log: Option<String>) -> anyhow::Re
     say_start(&settings, &store, &frontends, &told_at);
     let mut credentials = vec![(settings.credentials.clone(), security)];
     credentials.extend(frontends.s3.as_ref().and_then(|s3| s3_keys::start(&settings, s3, of_s3)));
-    let sources = console_sources(&settings, &watched, &frontends.server);
     let keys = ServedKeys::of(&credentials);
-    frontends.console = frontends.console.map(|console| Console { keys, sources, ..console });
+    frontends.know(keys, console_sources(&settings, &watched, &frontends.server));
     let watching = tokio::spawn(watch(credentials, hang_ups));
     // Before the addresses are announced: a reader of them may ask for the health at once.
     watched.health().serves(store.clone());
@@ -117,7 +113,7 @@ pub(crate) async fn run(arguments: Arguments, log: Option<String>) -> anyhow::Re
         audit.finish();
     }
     if let Some(archive) = archive {
-        archive.stop(ARCHIVE_STOP_MAX.min(time.left() / 3)).await;
+        archive.stop(time.left() / 3).await;
     }
     tracing::info!("closing {}", settings.data.display());
     let closed = stopping::close(store, &time, &stop_thread, &settings.data).await;

@@ -123,6 +123,18 @@ fn objects(arguments: &Arguments) -> Result<ObjectSettings, Usage> {
     })
 }
 
+/// The files of credentials.
+fn credentials(arguments: &Arguments) -> CredentialFiles {
+    CredentialFiles {
+        certificates: arguments.tls_cert.clone(),
+        key: arguments.tls_key.clone(),
+        client_roots: arguments.tls_client_ca.clone(),
+        tokens: arguments.token_file.clone(),
+        keys: arguments.key_file.clone(),
+        allow_tls12: arguments.tls12.unwrap_or(false),
+    }
+}
+
 /// The address of the console, and whether an option names it; `None` if it is off.
 fn console(arguments: &Arguments) -> Option<(String, bool)> {
     match &arguments.console {
@@ -178,14 +190,7 @@ impl Settings {
             },
             listen: arguments.listen.unwrap_or_else(|| DEFAULT_LISTEN.into()),
             insecure: arguments.insecure.unwrap_or(false),
-            credentials: CredentialFiles {
-                certificates: arguments.tls_cert,
-                key: arguments.tls_key,
-                client_roots: arguments.tls_client_ca,
-                tokens: arguments.token_file,
-                keys: arguments.key_file,
-                allow_tls12: arguments.tls12.unwrap_or(false),
-            },
+            credentials: credentials(&arguments),
             kv_bucket: arguments.kv_bucket.unwrap_or_else(|| DEFAULT_BUCKET.into()),
             gzip: parse_compression(arguments.grpc_compression.as_deref())?,
             web_origins: arguments.web_origins.unwrap_or_default(),

@@ -1,4 +1,4 @@
-//! Retention and collection: the record names what stays, and a sweep deletes the rest.
+//! Retention and collection: the record names the objects that stay, and a sweep deletes the others.
 
 mod dead;
 mod plan;

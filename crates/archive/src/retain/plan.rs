@@ -97,7 +97,10 @@ mod tests {
             assert_eq!(ids(&record), kept, "at {now}");
             let firsts: Vec<_> = record.logs.iter().map(|log| (log.id, log.first)).collect();
             assert_eq!(firsts, logs, "at {now}");
-            assert_eq!((record.oldest_lsn, record.oldest_ns), (record.bases[0].version, record.bases[0].taken_ns));
+            assert_eq!(
+                (record.oldest_lsn, record.oldest_ns),
+                (record.bases[0].version, record.bases[0].taken_ns)
+            );
             assert!(dropped, "slots before the first base are dropped at least");
             let again = record.clone();
             assert!(!retain(&mut record, Duration::from_nanos(1_000), now), "nothing more");

@@ -77,7 +77,9 @@ pub async fn sweep(
         sum.dead_bytes += report.dead_bytes;
         let deletes = stream::iter(dead).map(async |object| bucket.delete(&object.name).await);
         let mut deletes = deletes.buffer_unordered(DELETES_AT_ONCE);
-        while let Some(()) = deletes.try_next().await.map_err(|error: BucketError| ArchiveError::from(error))? {
+        while let Some(()) =
+            deletes.try_next().await.map_err(|error: BucketError| ArchiveError::from(error))?
+        {
             sum.deleted += 1;
             progress(&sum);
         }
