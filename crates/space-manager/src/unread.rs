@@ -31,7 +31,7 @@ impl Unread {
         self.floor = floor;
     }
 
-    /// Passes runs that no record above `last` names. Returns those that may be reused: all, or none.
+    /// Passes runs that no record above `last` names. Returns the reusable ones: all, or none.
     pub(crate) fn pass(&mut self, last: Lsn, runs: Vec<Run>) -> Vec<Run> {
         if last <= self.floor || injected(Bug::UnreadReused) {
             return runs;

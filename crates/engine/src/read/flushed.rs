@@ -118,7 +118,7 @@ impl Store {
     /// units of 64 KiB are read and verified, past the cache unless they are in it.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if the record has fewer such bytes; [`Error::Corrupt`] if they are not those that were written; [`Error::Io`];
+    /// [`Error::Invalid`] if the record has fewer such bytes; [`Error::Corrupt`] if they are not the written bytes; [`Error::Io`];
     /// [`Error::Closed`].
     pub fn logged_value<'a>(
         &'a self,

@@ -375,7 +375,7 @@ fn writers_wait_for_the_archive_when_the_log_is_full() {
     }
 }
 
-/// A write without free blocks waits for those that the archive has not read, and is refused if these are too few.
+/// A write without free blocks waits for unread ones, and is refused if these are too few.
 #[test]
 fn a_write_waits_for_blocks_that_the_archive_reads() {
     for options in [tiny(), tiny_with_threads()] {

@@ -56,23 +56,23 @@ struct HotBatch {
 }
 
 impl HotBatches {
-    fn push(&mut self, batch: HotBatch) {
+    /// Adds a batch. Returns the oldest ones for which no room is left.
+    fn push(&mut self, batch: HotBatch) -> Vec<HotBatch> {
         self.bytes += batch.bytes.len();
         self.batches.push_back(batch);
+        let mut count = 0;
         while self.bytes > HOT_BYTES_MAX {
-            self.pop();
+            self.bytes -= self.batches[count].bytes.len();
+            count += 1;
         }
+        self.batches.drain(..count).collect()
     }
 
-    fn pop(&mut self) {
-        self.bytes -= self.batches.pop_front().map_or(0, |batch| batch.bytes.len());
-    }
-
-    /// Drops the batches that have no record above `floor`.
-    fn release(&mut self, floor: Lsn) {
-        while self.batches.front().is_some_and(|batch| batch.next_lsn <= floor.next()) {
-            self.pop();
-        }
+    /// Removes and returns the batches that have no record above `floor`.
+    fn release(&mut self, floor: Lsn) -> Vec<HotBatch> {
+        let count = self.batches.partition_point(|batch| batch.next_lsn <= floor.next());
+        self.bytes -= self.batches.iter().take(count).map(|batch| batch.bytes.len()).sum::<usize>();
+        self.batches.drain(..count).collect()
     }
 
     fn get(&self, position: u64) -> Option<Arc<IoBuf>> {
@@ -99,7 +99,10 @@ impl ArchivedLog {
     /// Keeps the memory of a flushed batch.
     fn keep(&self, position: u64, next_lsn: Lsn, bytes: IoBuf) {
         if bytes.len() <= HOT_BYTES_MAX {
-            self.hot.lock().push(HotBatch { position, next_lsn, bytes: Arc::new(bytes) });
+            let batch = HotBatch { position, next_lsn, bytes: Arc::new(bytes) };
+            let gone = self.hot.lock().push(batch);
+            // Memory is freed outside of the lock.
+            drop(gone);
         }
     }
 
@@ -147,7 +150,8 @@ impl Committer {
         let floor = lsn.min(self.newest_record());
         let is_raised = archived.floor.fetch_max(floor.0, Ordering::AcqRel) < floor.0;
         if is_raised {
-            archived.hot.lock().release(floor);
+            let gone = archived.hot.lock().release(floor);
+            drop(gone);
         }
         is_raised
     }
@@ -240,12 +244,12 @@ mod tests {
     fn hot_batches_are_bounded_and_released() {
         let mut batches = HotBatches::default();
         for which in 0..3_000 {
-            batches.push(hot(which * 2, which + 1, 2));
+            drop(batches.push(hot(which * 2, which + 1, 2)));
             assert!(batches.bytes <= HOT_BYTES_MAX);
         }
         assert_eq!((batches.batches.len(), batches.bytes), (512, HOT_BYTES_MAX));
         assert!(batches.get(5_998).is_some() && batches.get(5_999).is_none() && batches.get(0).is_none());
-        batches.release(Lsn(2_990));
+        assert_eq!(batches.release(Lsn(2_990)).len(), 502);
         assert_eq!((batches.batches.len(), batches.bytes), (10, 10 * 2 * 4096));
         assert_eq!(batches.batches[0].next_lsn, Lsn(2_991 + 1), "a record above the floor is kept");
         let archived = ArchivedLog::new(ArchivedStart { floor: Lsn(1), newest: Lsn(1) });
