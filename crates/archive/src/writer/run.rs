@@ -116,6 +116,9 @@ async fn open(
     {
         let mut progress = shared.progress.lock();
         (progress.follows, progress.gap, progress.is_behind) = (false, None, false);
+        // Those of the log before.
+        progress.flights.clear();
+        progress.trouble = None;
         progress.gaps += u64::from(why.is_some() && previous.is_some());
         (progress.archived, progress.log, progress.epoch) = (from, claimed.log, claimed.epoch);
         (progress.next_slot, progress.replay_slot) = (0, 0);

@@ -1,6 +1,8 @@
 //! The writer against a model of a store, over a bucket that fails, on the virtual clock.
 
 mod model;
+mod outages;
+mod owner;
 mod replay;
 mod scripted;
 mod ships;

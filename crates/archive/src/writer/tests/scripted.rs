@@ -28,6 +28,9 @@ pub(super) enum Fate {
     Away,
 }
 
+/// A verb, a part of a name, and the fate of the request that they fit.
+type Rule = (&'static str, String, Fate);
+
 /// A request that arrived.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Arrival {
@@ -48,7 +51,7 @@ struct Objects {
 #[derive(Clone)]
 pub(super) struct Scripted {
     objects: Arc<Mutex<Objects>>,
-    rules: Arc<Mutex<Vec<(&'static str, String, Fate)>>>,
+    rules: Arc<Mutex<Vec<Rule>>>,
     arrivals: Arc<Mutex<Vec<Arrival>>>,
     released: watch::Sender<bool>,
 }
@@ -168,7 +171,10 @@ impl BucketRequests for Scripted {
             let (key, stored) = (name.clone(), bytes.clone());
             let apply = move |objects: &mut Objects| match objects.objects.contains_key(&key) {
                 true => Err(RequestFailure::Conflict),
-                false => Ok(drop(objects.put(&key, stored))),
+                false => {
+                    objects.put(&key, stored);
+                    Ok(())
+                }
             };
             self.request("create", &name, bytes, apply).await
         }
@@ -209,7 +215,10 @@ impl BucketRequests for Scripted {
         let name = name.to_owned();
         async move {
             let key = name.clone();
-            let apply = move |objects: &mut Objects| Ok(drop(objects.objects.remove(&key)));
+            let apply = move |objects: &mut Objects| {
+                objects.objects.remove(&key);
+                Ok(())
+            };
             self.request("delete", &name, Bytes::new(), apply).await
         }
         .boxed()

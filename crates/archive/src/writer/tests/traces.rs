@@ -1,127 +1,27 @@
 //! The planted bugs of `models/` that concern the writer, each by its shortest trace (`models/traces`).
 
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use shoal_base::Lsn;
 use tokio::time::sleep;
 
-use super::replay::{check, replay};
-use super::scripted::{Arrival, Fate, Scripted};
+use super::owner::{MOMENT, Owner, archive};
+use super::replay::replay;
+use super::scripted::{Arrival, Fate};
 use super::*;
 use crate::format::*;
-
-const MOMENT: Duration = Duration::from_secs(3);
-
-/// An archive with a record, so that no full probe is needed.
-fn archive() -> Scripted {
-    let scripted = Scripted::new();
-    let record = ArchiveRecord {
-        flags: RecordFlags::default(),
-        volume: VOLUME,
-        revision: 1,
-        nonce: 1,
-        epoch: 0,
-        owner: None,
-        building: 0,
-        oldest_lsn: Lsn::NONE,
-        oldest_ns: 0,
-        tablets: 4,
-        window: 8,
-        lease_ms: 9_000,
-        logs: Vec::new(),
-        bases: Vec::new(),
-        pins: Vec::new(),
-        owner_name: OwnerName::default(),
-    };
-    scripted.put("record", record.encode().unwrap().into());
-    scripted
-}
-
-/// Another one for each process.
-fn seed() -> u64 {
-    static NEXT: AtomicU64 = AtomicU64::new(1);
-    NEXT.fetch_add(1, Ordering::Relaxed)
-}
-
-struct Owner {
-    scripted: Scripted,
-    disk: Arc<Mutex<Disk>>,
-    folder: tempfile::TempDir,
-    server: Server,
-}
-
-impl Owner {
-    async fn start(scripted: Scripted, disk: Arc<Mutex<Disk>>) -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        let owner = OwnerName { node: "node".into(), ..OwnerName::default() };
-        let options = ArchiverOptions { owner, ..options(&folder) };
-        let server = Server::start(&disk, scripted.bucket(), &options, seed()).await;
-        Self { scripted, disk, folder, server }
-    }
-
-    async fn opened(scripted: Scripted) -> Self {
-        let owner = Self::start(scripted, disk(1 << 20)).await;
-        owner.server.opened().await;
-        owner
-    }
-
-    fn log(&self) -> u64 {
-        self.server.archiver.status().log
-    }
-
-    fn slot(&self, seq: u64) -> String {
-        LogSlot { log: self.log(), seq }.to_string()
-    }
-
-    /// Writes a record that goes into a slot of its own.
-    async fn write(&self) -> u64 {
-        let last = self.server.store.put("b\0key", 10);
-        sleep(MOMENT).await;
-        last
-    }
-
-    fn archived(&self) -> u64 {
-        self.server.archiver.archived().0
-    }
-
-    /// Crashes, and starts another process on the same data file.
-    async fn restart(self) -> Self {
-        let scripted = self.scripted.other();
-        self.restart_over(scripted).await
-    }
-
-    async fn restart_over(self, scripted: Scripted) -> Self {
-        drop(self.server.archiver);
-        self.server.store.close();
-        let options = options(&self.folder);
-        let server = Server::start(&self.disk, scripted.bucket(), &options, seed()).await;
-        Self { scripted, server, ..self }
-    }
-
-    fn is_fenced(&self) -> bool {
-        matches!(self.server.state(), ArchiverState::Fenced { .. })
-    }
-
-    fn verify(&self) {
-        let (_, logs) = replay(&self.scripted.contents(), &VOLUME);
-        let disk = self.disk.lock();
-        check(&logs, |log| disk.logs.contains(&log), &disk.history, Lsn(self.archived()));
-    }
-}
 
 fn of_logs(arrivals: &[Arrival]) -> Vec<&Arrival> {
     arrivals.iter().filter(|arrival| arrival.name.starts_with("log/")).collect()
 }
 
-/// P2: a log is sealed after the claim, so a claim that is not confirmed ends no log.
+/// P2: a log is sealed after the claim, so a claim that is not confirmed seals no log.
 #[tokio::test(start_paused = true)]
 async fn p2_no_seal_before_the_claim() {
     let owner = Owner::opened(archive()).await;
     let claimant = owner.scripted.other();
     claimant.rule("replace", "record", Fate::Held);
-    let other = Owner::start(claimant, Arc::new(Mutex::new(owner.disk.lock().copied()))).await;
+    let other = Owner::start(claimant, owner.copied_disk()).await;
     sleep(MOMENT).await;
     assert_eq!(of_logs(&other.scripted.arrivals()), Vec::<&Arrival>::new());
     assert_eq!(owner.write().await, owner.archived());
@@ -139,7 +39,7 @@ async fn p3_looks_for_the_end_after_the_claim() {
     owner.write().await;
     let claimant = owner.scripted.other();
     claimant.rule("replace", "record", Fate::Late);
-    let other = Owner::start(claimant, Arc::new(Mutex::new(owner.disk.lock().copied()))).await;
+    let other = Owner::start(claimant, owner.copied_disk()).await;
     for _ in 0..12 {
         owner.write().await;
     }
@@ -233,7 +133,7 @@ async fn p11_exists_may_be_ours() {
     owner.verify();
 }
 
-/// P12: after a time-out, or a conflict about a slot that does not exist, the same bytes are sent again, whatever was written meanwhile.
+/// P12: after a time-out, or a conflict about a slot that does not exist, the same bytes are sent again.
 #[tokio::test(start_paused = true)]
 async fn p12_bytes_of_a_slot_never_change() {
     let owner = Owner::opened(archive()).await;
@@ -288,7 +188,7 @@ async fn p4_opens_only_after_the_confirmation() {
     for _ in 0..2 {
         claimant.rule("create", LogSlot { log: owner.log(), seq: 1 }.to_string(), Fate::Held);
     }
-    let copy = || Arc::new(Mutex::new(owner.disk.lock().copied()));
+    let copy = || owner.copied_disk();
     let second = Owner::start(claimant, copy()).await;
     sleep(MOMENT).await;
     let third = Owner::start(owner.scripted.other(), copy()).await;
