@@ -108,7 +108,10 @@ fn check(header: Header, path: &Path) -> anyhow::Result<Header> {
         bail!("{} is a stream of changes, and no backup", path.display());
     }
     if header.contents == Contents::Base {
-        bail!("{} is a base of an archive, which has no index of its keys: make a full backup, and increments from it", path.display());
+        bail!(
+            "{} is a base of an archive, which has no index of its keys: make a full backup, and increments from it",
+            path.display()
+        );
     }
     Ok(header)
 }
