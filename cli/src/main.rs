@@ -97,6 +97,7 @@ async fn dispatch(cli: Cli) -> anyhow::Result<()> {
         Command::Space(arguments) => Box::pin(commands::space::run(arguments)),
         Command::Backup(arguments) => Box::pin(commands::backup::run(arguments)),
         Command::Restore(arguments) => Box::pin(commands::restore::run(arguments)),
+        Command::Archive(arguments) => Box::pin(commands::archive::run(arguments)),
         Command::Check(arguments) => Box::pin(commands::check::run(arguments)),
         Command::Relocation(arguments) => Box::pin(commands::relocation::run(arguments)),
         Command::Bench(arguments) => return commands::bench::run(arguments, None),

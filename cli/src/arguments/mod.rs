@@ -3,6 +3,7 @@
 //! [`target`] is a store and a bucket, [`credentials`] are secrets in files, [`key_file`] changes one, [`conditions`] are those of a write, [`filter`] selects keys,
 //! [`range`] and [`size`] are values.
 
+pub(crate) mod archive;
 pub(crate) mod conditions;
 pub(crate) mod credentials;
 pub(crate) mod filter;
@@ -86,8 +87,10 @@ pub(crate) enum Command {
     Export(export::Arguments),
     /// Back up all objects, or the changes since another backup; or verify backups.
     Backup(backup::Arguments),
-    /// Create a store from a backup, or from a full backup and its increments.
+    /// Create a store from a backup, from a full backup and its increments, or from an archive.
     Restore(restore::Arguments),
+    /// Show, verify and look after the archive of a store in a bucket.
+    Archive(crate::commands::archive::Arguments),
     /// Verify a whole store that no server has open, and repair it.
     Check(check::Arguments),
     /// Pause or resume the relocation of values in a running server.

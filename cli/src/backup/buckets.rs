@@ -47,7 +47,8 @@ impl RestoredBuckets {
     }
 }
 
-async fn set(store: &Store, name: &str, record: Option<&[u8]>) -> anyhow::Result<()> {
+/// Gives the bucket `name` this record, or removes it.
+pub(crate) async fn set(store: &Store, name: &str, record: Option<&[u8]>) -> anyhow::Result<()> {
     loop {
         match store.restore_bucket(name, record).await {
             Err(Error::Busy(_)) => tokio::time::sleep(BUSY_PAUSE).await,

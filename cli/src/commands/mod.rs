@@ -1,5 +1,6 @@
 //! One file for each command: its arguments and its work.
 
+pub(crate) mod archive;
 pub(crate) mod backup;
 pub(crate) mod bench;
 pub(crate) mod bucket;

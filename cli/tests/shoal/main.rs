@@ -46,6 +46,7 @@ mod objects;
 mod process;
 mod read_only;
 mod readme;
+mod restore_archive;
 mod s3;
 mod s3_client;
 mod s3_memory;

@@ -1,4 +1,9 @@
-//! `shoal restore`: a new store with the objects of a backup, or of a chain of backups.
+//! `shoal restore`: a new store with the objects of a backup, of a chain of backups, or of an archive ([`archive`]).
+
+mod archive;
+mod lanes;
+
+pub(crate) use archive::parse_time;
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -42,33 +47,51 @@ const EXAMPLES: &str = "Examples:
   shoal restore --data new.data monday.shoal tuesday.shoal wednesday.shoal
                                     a full backup and its increments; without the last one: the store as of tuesday
   zstdcat shoal.zst | shoal restore --data new.data -
+  shoal restore --archive s3://eu-shoal/photos --data new.data
+                                    the newest moment of an archive
+  shoal restore --archive s3://eu-shoal/photos --at 2026-11-28T14:02:59Z --data then.data
 
 Until the file is complete, its name is NEW.unfinished. Objects get new versions, which start 2^40 after those
-of the last backup named. Expired objects are left out.
+of the last backup named, or after the newest one of the archive. Expired objects are left out.
+From an archive a store keeps the results of request ids, so a write that a client repeats counts once. It is a new
+store: give it a new prefix if it is archived, too.
 
-Exit codes: 0 everything was restored, 1 it failed, or the backup is damaged, or it was incomplete from the start.";
+Exit codes: 0 everything was restored, 1 it failed, or the backup or archive is damaged, or it was incomplete from the
+start, or the archive does not have the moment, 2 wrong usage.";
 
 #[derive(Args)]
-#[command(after_help = EXAMPLES)]
+#[command(after_help = EXAMPLES, disable_version_flag = true)]
 pub(crate) struct Arguments {
     /// The full backup, then increments, each from the one before; one of them may be - for standard input.
-    #[arg(required = true, value_name = "BACKUP")]
+    #[arg(required_unless_present = "archive", conflicts_with = "archive", value_name = "BACKUP")]
     backups: Vec<PathBuf>,
+    /// An archive instead of backups: s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, az://CONTAINER/PREFIX or file:///FOLDER.
+    #[arg(long, value_name = "URL")]
+    archive: Option<String>,
+    /// The server of the archive's bucket, if it is not the provider's: http://HOST:PORT or https://HOST.
+    #[arg(long, value_name = "URL", requires = "archive")]
+    archive_endpoint: Option<String>,
+    /// The state of the archive at this time in UTC, such as 2026-11-28T14:02:59Z [default: the newest].
+    #[arg(long, value_name = "TIME", requires = "archive", conflicts_with = "version", value_parser = archive::parse_time)]
+    at: Option<u64>,
+    /// The state of the archive with all writes up to this version, and none after it.
+    #[arg(long, value_name = "N", requires = "archive")]
+    version: Option<u64>,
     /// The new data file, which must not exist, or a blank block device.
     #[arg(long, value_name = "NEW")]
     data: PathBuf,
     /// Only objects of this bucket.
-    #[arg(long, short, value_name = "B", value_parser = bucket)]
+    #[arg(long, short, value_name = "B", value_parser = bucket, conflicts_with = "archive")]
     bucket: Option<String>,
     /// Only keys that start with this, of all buckets or of --bucket.
-    #[arg(long, value_name = "P", default_value = "", hide_default_value = true)]
+    #[arg(long, value_name = "P", default_value = "", hide_default_value = true, conflicts_with = "archive")]
     prefix: OsString,
     /// The maximum size of the store [default: as of `shoal format`, and at least the size that the backup needs].
     #[arg(long, value_name = "SIZE")]
     size: Option<Size>,
     /// Also restore the intact parts of a damaged backup, before and after the damage. If an increment is damaged, an object
     /// may have the state of the backup before, or reappear although it was deleted.
-    #[arg(long)]
+    #[arg(long, conflicts_with = "archive")]
     past_damage: bool,
     /// Print one JSON object, and no progress.
     #[arg(long)]
@@ -86,6 +109,9 @@ struct Opened {
 }
 
 pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
+    if let Some(url) = &arguments.archive {
+        return archive::run(&arguments, url).await;
+    }
     let sofar = Arc::new(Sofar::default());
     let stopped = sofar.clone();
     stop_in_order(move || stopped.stop())?;
