@@ -13,6 +13,8 @@ use crate::output::{Output, warn};
 
 /// Deletions between two lines of progress.
 const TELL_EVERY: u64 = 10_000;
+/// Names that a dry run prints at most.
+const NAMES_MAX: usize = 1_000_000;
 
 #[derive(Args)]
 pub(super) struct Arguments {
@@ -31,7 +33,7 @@ pub(super) async fn run(arguments: Arguments) -> anyhow::Result<()> {
     let what = || what(&arguments.archive);
     let mut output = Output::new();
     let report = if arguments.dry_run {
-        let (dead, report) = dead_objects(&bucket, &keeper).await.with_context(what)?;
+        let (dead, report) = dead_objects(&bucket, &keeper, NAMES_MAX).await.with_context(what)?;
         if !arguments.json {
             for object in dead {
                 output.line(&object.name)?;

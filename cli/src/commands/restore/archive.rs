@@ -56,7 +56,7 @@ pub(super) async fn run(arguments: &Arguments, url: &str) -> anyhow::Result<()> 
     let is_stopped = Arc::new(AtomicBool::new(false));
     let stop = is_stopped.clone();
     stop_in_order(move || stop.store(true, Ordering::Relaxed))?;
-    let (bucket, keeper) = archive::open(url, arguments.archive_endpoint.as_deref())?;
+    let (bucket, keeper) = archive::open(url)?;
     let what = || format!("cannot restore from the archive {url}");
     let reader = ArchiveReader::open(bucket, &keeper).await.with_context(what)?;
     let plan = reader.plan(moment).with_context(what)?;

@@ -68,9 +68,6 @@ pub(crate) struct Arguments {
     /// An archive instead of backups: s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, az://CONTAINER/PREFIX or file:///FOLDER.
     #[arg(long, value_name = "URL")]
     archive: Option<String>,
-    /// The server of the archive's bucket, if it is not the provider's: http://HOST:PORT or https://HOST.
-    #[arg(long, value_name = "URL", requires = "archive")]
-    archive_endpoint: Option<String>,
     /// The state of the archive at this time in UTC, such as 2026-11-28T14:02:59Z [default: the newest].
     #[arg(long, value_name = "TIME", requires = "archive", conflicts_with = "version", value_parser = archive::parse_time)]
     at: Option<u64>,

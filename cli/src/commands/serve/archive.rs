@@ -191,9 +191,10 @@ impl ServedArchive {
     }
 
     /// Ships the rest of the log, for this time and [`STOP_MAX`] at most. The next start ships the records that did not get through.
-    pub(super) async fn stop(self, within: Duration) {
-        self.bases.abort();
-        self.archiver.stop(within.min(STOP_MAX)).await;
+    pub(super) async fn stop(archive: Option<Self>, within: Duration) {
+        let Some(Self { archiver, bases }) = archive else { return };
+        bases.abort();
+        archiver.stop(within.min(STOP_MAX)).await;
     }
 }
 

@@ -66,7 +66,6 @@ pub(crate) async fn run(arguments: Arguments, log: Option<String>) -> anyhow::Re
         allocator::keep_nothing();
     }
     let stop_thread = Arc::new(StopThread::start()?);
-    warn_of_settings(&settings);
     let security = Security::new(settings.credentials.read()?);
     let of_s3 = s3_keys::security(&settings, &security)?;
     let mut frontends = Frontends::bind(&settings, (&security, &of_s3), &metrics).await?;
@@ -112,9 +111,7 @@ pub(crate) async fn run(arguments: Arguments, log: Option<String>) -> anyhow::Re
     if let Some(audit) = metrics.audit() {
         audit.finish();
     }
-    if let Some(archive) = archive {
-        archive.stop(time.left() / 3).await;
-    }
+    ServedArchive::stop(archive, time.left() / 3).await;
     tracing::info!("closing {}", settings.data.display());
     let closed = stopping::close(store, &time, &stop_thread, &settings.data).await;
     served?;
@@ -155,6 +152,7 @@ fn with_log(arguments: Arguments, log: Option<String>) -> anyhow::Result<Setting
     }
     let settings = settings?;
     logging::start_server(&settings.log, settings.log_format)?;
+    warn_of_settings(&settings);
     Ok(settings)
 }
 
