@@ -160,7 +160,7 @@ impl Settings {
         let (memory, memory_warning) = memory(&arguments)?;
         let resp = resp(&arguments, memory.redis_limits())?;
         let (s3, objects, console) = (s3(&arguments), objects(&arguments)?, console(&arguments));
-        let archive = ArchiveSettings::of(&arguments)?;
+        let (archive, credentials) = (ArchiveSettings::of(&arguments)?, credentials(&arguments));
         let must_exist = arguments.must_exist.unwrap_or(false);
         let settings = Self {
             data: arguments.data.unwrap_or_else(|| DEFAULT_DATA.into()),
@@ -190,7 +190,7 @@ impl Settings {
             },
             listen: arguments.listen.unwrap_or_else(|| DEFAULT_LISTEN.into()),
             insecure: arguments.insecure.unwrap_or(false),
-            credentials: credentials(&arguments),
+            credentials,
             kv_bucket: arguments.kv_bucket.unwrap_or_else(|| DEFAULT_BUCKET.into()),
             gzip: parse_compression(arguments.grpc_compression.as_deref())?,
             web_origins: arguments.web_origins.unwrap_or_default(),
