@@ -193,6 +193,7 @@ fn version_2_is_read_and_written() {
     value.features = Features::default();
     value.clock = ClockRecord::default();
     value.losses = Losses::default();
+    value.archive = ArchiveMark::default();
     value.log_prepared = value.layout.log_blocks;
     value.layout.places = Places::one_after_the_other(33, 21);
     assert_eq!(value.layout.places, Places { log: 34, space_areas: [67, 88], data: 109 });
