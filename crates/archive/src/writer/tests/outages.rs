@@ -123,6 +123,24 @@ async fn long_value_continues_from_the_spool() {
     owner.verify();
 }
 
+/// A restore replays from the first piece of a value whose record is not archived.
+#[tokio::test(start_paused = true)]
+async fn position_has_the_pieces_of_the_next_record() {
+    let owner = Owner::start(archive(), disk(1 << 20)).await;
+    owner.server.opened().await;
+    let first = owner.write().await;
+    owner.scripted.rule("create", owner.slot(4), Fate::Away);
+    owner.server.store.put("b\0long", 22 << 20);
+    sleep(MOMENT).await;
+    assert!(owner.scripted.contents().contains_key(&owner.slot(3)));
+    let position = owner.server.archiver.position().unwrap();
+    assert_eq!((position.seq, position.archived), (2, Lsn(first)));
+    owner.scripted.forget_rules();
+    owner.server.catch_up().await;
+    let (_, logs) = replay(&owner.scripted.contents(), &VOLUME);
+    assert_eq!(owner.server.archiver.position().unwrap().seq, logs[0].slots);
+}
+
 /// An idle store makes no request, and a waiting client makes the next segment start at once.
 #[tokio::test(start_paused = true)]
 async fn idle_costs_nothing_and_waiting_hurries() {
