@@ -10,6 +10,8 @@ use super::owner::{MOMENT, Owner, archive};
 use super::replay::replay;
 use super::scripted::{Fate, Scripted};
 use super::*;
+use crate::format::{BatchWriter, ValuePiece};
+use crate::writer::spool::{SpoolFile, SpoolLimits};
 
 /// Every request is lost from now on.
 fn away(scripted: &Scripted) {
@@ -199,4 +201,31 @@ async fn uploads_are_deletes_and_the_completed_object_has_its_value() {
     let values: Vec<_> = (last - 3..=last).map(|lsn| records[&lsn].value.as_ref().map(Bytes::len)).collect();
     assert_eq!(values, [None, None, None, Some(5_000)]);
     assert!(records[&(last - 3)].continues && !records[&(last - 2)].continues);
+}
+
+/// Pieces that were flushed without their record are cut off at the next start: the value is read again from its first byte.
+#[tokio::test]
+async fn spool_is_cut_after_the_last_whole_batch() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("spool");
+    let limits = SpoolLimits { segment_bytes: 1 << 20, file_bytes: 1 << 30 };
+    let mut whole = BatchWriter::new(Lsn(5), 1, 2);
+    whole.push(&crate::format::tests::delete(b"b\0key", false));
+    let mut pieces = BatchWriter::new(Lsn::NONE, 1, 2);
+    pieces.push_piece(&ValuePiece { id: 6, index: 0, bytes: Bytes::from_static(b"piece") });
+    let whole_bytes = {
+        let spool = Arc::new(SpoolFile::open(&path, VOLUME).unwrap());
+        let mut appender = spool.recover().await.unwrap();
+        appender.push(whole.finish(), Lsn(4), None, limits).await.unwrap();
+        appender.flush().await.unwrap();
+        let bytes = spool.file_bytes();
+        appender.push(pieces.finish(), Lsn(4), Some(Lsn(6)), limits).await.unwrap();
+        appender.flush().await.unwrap();
+        assert!(spool.file_bytes() > bytes && spool.last() == Lsn(5));
+        bytes
+    };
+    let spool = Arc::new(SpoolFile::open(&path, VOLUME).unwrap());
+    let _appender = spool.recover().await.unwrap();
+    assert_eq!((spool.file_bytes(), spool.last(), spool.from()), (whole_bytes, Lsn(5), Some(Lsn(4))));
+    assert_eq!(std::fs::metadata(&path).unwrap().len(), whole_bytes);
 }
