@@ -61,7 +61,7 @@ impl SpoolAppender {
     }
 
     /// Appends a batch of the records after `from`. `owner` is the record to which the pieces of a batch of pieces belong.
-    pub(super) async fn push(
+    pub(in crate::writer) async fn push(
         &mut self,
         batch: PackedBatch,
         from: Lsn,
@@ -87,7 +87,7 @@ impl SpoolAppender {
     }
 
     /// Flushes everything that was appended, and makes it visible.
-    pub(super) async fn flush(&mut self) -> Result<(), SpoolFailure> {
+    pub(in crate::writer) async fn flush(&mut self) -> Result<(), SpoolFailure> {
         self.write().await?;
         if self.unflushed.is_empty() {
             return Ok(());
@@ -143,9 +143,9 @@ impl SpoolAppender {
 
 /// Limits of the spool.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct SpoolLimits {
+pub(in crate::writer) struct SpoolLimits {
     /// A segment is complete from this number of bytes on.
-    pub(super) segment_bytes: usize,
+    pub(in crate::writer) segment_bytes: usize,
     /// Bytes of the file at most.
-    pub(super) file_bytes: u64,
+    pub(in crate::writer) file_bytes: u64,
 }

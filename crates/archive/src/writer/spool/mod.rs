@@ -20,6 +20,8 @@ use parking_lot::Mutex;
 use shoal_base::Lsn;
 
 pub(super) use append::SpoolAppender;
+#[cfg(test)]
+pub(super) use append::SpoolLimits;
 pub(super) use overflow::overflow;
 
 use super::chain::LogChain;

@@ -10,6 +10,8 @@ use super::owner::{MOMENT, Owner, archive};
 use super::replay::replay;
 use super::scripted::{Fate, Scripted};
 use super::*;
+use crate::format::{BatchWriter, ValuePiece};
+use crate::writer::spool::{SpoolFile, SpoolLimits};
 
 /// Every request is lost from now on.
 fn away(scripted: &Scripted) {
@@ -123,6 +125,24 @@ async fn long_value_continues_from_the_spool() {
     owner.verify();
 }
 
+/// A restore replays from the first piece of a value whose record is not archived.
+#[tokio::test(start_paused = true)]
+async fn position_has_the_pieces_of_the_next_record() {
+    let owner = Owner::start(archive(), disk(1 << 20)).await;
+    owner.server.opened().await;
+    let first = owner.write().await;
+    owner.scripted.rule("create", owner.slot(4), Fate::Away);
+    owner.server.store.put("b\0long", 22 << 20);
+    sleep(MOMENT).await;
+    assert!(owner.scripted.contents().contains_key(&owner.slot(3)));
+    let position = owner.server.archiver.position().unwrap();
+    assert_eq!((position.seq, position.archived), (2, Lsn(first)));
+    owner.scripted.forget_rules();
+    owner.server.catch_up().await;
+    let (_, logs) = replay(&owner.scripted.contents(), &VOLUME);
+    assert_eq!(owner.server.archiver.position().unwrap().seq, logs[0].slots);
+}
+
 /// An idle store makes no request, and a waiting client makes the next segment start at once.
 #[tokio::test(start_paused = true)]
 async fn idle_costs_nothing_and_waiting_hurries() {
@@ -181,4 +201,31 @@ async fn uploads_are_deletes_and_the_completed_object_has_its_value() {
     let values: Vec<_> = (last - 3..=last).map(|lsn| records[&lsn].value.as_ref().map(Bytes::len)).collect();
     assert_eq!(values, [None, None, None, Some(5_000)]);
     assert!(records[&(last - 3)].continues && !records[&(last - 2)].continues);
+}
+
+/// Pieces that were flushed without their record are cut off at the next start: the value is read again from its first byte.
+#[tokio::test]
+async fn spool_is_cut_after_the_last_whole_batch() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("spool");
+    let limits = SpoolLimits { segment_bytes: 1 << 20, file_bytes: 1 << 30 };
+    let mut whole = BatchWriter::new(Lsn(5), 1, 2);
+    whole.push(&crate::format::tests::delete(b"b\0key", false));
+    let mut pieces = BatchWriter::new(Lsn::NONE, 1, 2);
+    pieces.push_piece(&ValuePiece { id: 6, index: 0, bytes: Bytes::from_static(b"piece") });
+    let whole_bytes = {
+        let spool = Arc::new(SpoolFile::open(&path, VOLUME).unwrap());
+        let mut appender = spool.recover().await.unwrap();
+        appender.push(whole.finish(), Lsn(4), None, limits).await.unwrap();
+        appender.flush().await.unwrap();
+        let bytes = spool.file_bytes();
+        appender.push(pieces.finish(), Lsn(4), Some(Lsn(6)), limits).await.unwrap();
+        appender.flush().await.unwrap();
+        assert!(spool.file_bytes() > bytes && spool.last() == Lsn(5));
+        bytes
+    };
+    let spool = Arc::new(SpoolFile::open(&path, VOLUME).unwrap());
+    let _appender = spool.recover().await.unwrap();
+    assert_eq!((spool.file_bytes(), spool.last(), spool.from()), (whole_bytes, Lsn(5), Some(Lsn(4))));
+    assert_eq!(std::fs::metadata(&path).unwrap().len(), whole_bytes);
 }
