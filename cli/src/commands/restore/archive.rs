@@ -27,7 +27,7 @@ pub(crate) fn parse_time(text: &str) -> Result<u64, String> {
     let time = humantime::parse_rfc3339_weak(text)
         .map_err(|_| "a time in UTC is expected, such as 2026-11-28T14:02:59Z".to_owned())?;
     let since = time.duration_since(SystemTime::UNIX_EPOCH).map_err(|error| error.to_string())?;
-    u64::try_from(since.as_nanos()).map_err(|error| error.to_string())
+    u64::try_from(since.as_nanos()).map_err(|_| "a time before 2554 is expected".to_owned())
 }
 
 fn moment_of(arguments: &Arguments) -> anyhow::Result<RestoreMoment> {
@@ -57,10 +57,10 @@ pub(super) async fn run(arguments: &Arguments, url: &str) -> anyhow::Result<()> 
     let stop = is_stopped.clone();
     stop_in_order(move || stop.store(true, Ordering::Relaxed))?;
     let (bucket, keeper) = archive::open(url, arguments.archive_endpoint.as_deref())?;
-    let what = || format!("cannot restore from the archive {url}");
-    let reader = ArchiveReader::open(bucket, &keeper).await.with_context(what)?;
-    let plan = reader.plan(moment).with_context(what)?;
-    let newest = reader.newest().await.with_context(what)?;
+    let failure = || format!("cannot restore from the archive {url}");
+    let reader = ArchiveReader::open(bucket, &keeper).await.with_context(failure)?;
+    let plan = reader.plan(moment).with_context(failure)?;
+    let newest = reader.newest().await.with_context(failure)?;
     let first_version = newest.version.0.checked_add(VERSIONS_BETWEEN);
     let first_version = first_version.ok_or_else(|| anyhow!("version {} is too large", newest.version))?;
     let options = StoreOptions {
