@@ -46,6 +46,8 @@ fn moment_of(arguments: &Arguments) -> anyhow::Result<RestoreMoment> {
 /// The counts of the restored store.
 struct Counted {
     objects: u64,
+    /// Objects that count by estimate until a compaction.
+    estimated: u64,
     value_bytes: u64,
     expired: u64,
     missing: u64,
@@ -107,6 +109,7 @@ async fn finish(new: &NewStore, lanes: &mut Lanes) -> anyhow::Result<Counted> {
     let stat = new.store.stat();
     Ok(Counted {
         objects: stat.objects.saturating_sub(lanes.buckets.len() as u64),
+        estimated: stat.unsettled,
         value_bytes: stat.value_bytes_with_log(),
         expired: lanes.expired,
         missing: lanes.missing,
@@ -120,7 +123,7 @@ fn tell(
     counted_up: &Counted,
     (first_version, elapsed): (u64, Duration),
 ) -> anyhow::Result<()> {
-    let Counted { objects, value_bytes, expired, missing } = *counted_up;
+    let Counted { objects, estimated, value_bytes, expired, missing } = *counted_up;
     let mut output = Output::new();
     if arguments.json {
         output.json(&json!({
@@ -134,6 +137,7 @@ fn tell(
             "log_bytes": state.log_bytes,
             "log_writes": state.log_writes,
             "objects": objects,
+            "objects_estimated": estimated,
             "value_bytes": value_bytes,
             "expired": expired,
             "missing": missing,
@@ -142,8 +146,9 @@ fn tell(
         return output.finish();
     }
     let mut line = format!(
-        "{}: {} with {} of values, as of version {} of {}; {} of a base and {} of log in {:.1} s",
+        "{}: {}{} with {} of values, as of version {} of {}; {} of a base and {} of log in {:.1} s",
         arguments.data.display(),
+        if estimated > 0 { "about " } else { "" },
         counted(objects, "object"),
         Size(value_bytes),
         state.version,
@@ -192,9 +197,11 @@ fn show(
     Some((ticker, shown))
 }
 
+/// The rates of a restore.
 struct Rate {
     started: Instant,
-    log_started: Option<Instant>,
+    /// The first sight of the log, and its bytes then.
+    log_started: Option<(Instant, u64)>,
 }
 
 impl Rate {
@@ -214,8 +221,12 @@ impl Rate {
             }
             return text;
         }
-        let seconds = self.log_started.get_or_insert_with(Instant::now).elapsed().as_secs_f64();
-        let mut text = format!("log: {}, {writes}, {:.1} MB/s", Size(log), rate(log, seconds));
+        let (since, bytes) = *self.log_started.get_or_insert_with(|| (Instant::now(), log));
+        let seconds = since.elapsed().as_secs_f64();
+        let mut text = format!("log: {}, {writes}", Size(log));
+        if log > bytes {
+            text.push_str(&format!(", {:.1} MB/s", rate(log - bytes, seconds)));
+        }
         if wall_ns > 0 {
             text.push_str(&format!(", at {}", show_time(wall_ns)));
             let done =

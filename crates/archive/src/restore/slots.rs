@@ -16,8 +16,8 @@ use crate::format::{
 /// Bytes of the first request for a slot. Most slots have no more; the rest of a longer one is fetched in its turn, so the slots that are
 /// fetched ahead take a bounded amount of memory.
 const FIRST_BYTES: u64 = 8 << 20;
-/// Slots that are fetched ahead at most: 64 MiB.
-const SLOTS_AHEAD: u64 = 8;
+/// Slots that are fetched and decoded ahead at most: 32 MiB, and a few times of that for short records.
+const SLOTS_AHEAD: u64 = 4;
 /// Distances at which an open log is probed after its end are doubled this number of times.
 const PROBES: u32 = 20;
 
