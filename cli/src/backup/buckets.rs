@@ -47,7 +47,7 @@ impl RestoredBuckets {
     }
 }
 
-/// Gives the bucket `name` this record, or removes it.
+/// Sets the record of the bucket `name`, or removes it.
 pub(crate) async fn set(store: &Store, name: &str, record: Option<&[u8]>) -> anyhow::Result<()> {
     loop {
         match store.restore_bucket(name, record).await {

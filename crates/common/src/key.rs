@@ -230,8 +230,8 @@ pub fn slot_of_encoded(encoded: &[u8]) -> u16 {
     if is_hidden(encoded) {
         return hidden_slot(encoded);
     }
-    let begin = encoded.iter().position(|&byte| byte == 0).map_or(0, |at| at + 1);
-    hash_slot(&encoded[begin..])
+    let start = encoded.iter().position(|&byte| byte == 0).map_or(0, |at| at + 1);
+    hash_slot(&encoded[start..])
 }
 
 impl fmt::Display for ObjectKey {

@@ -7,7 +7,7 @@ use shoal_archive::format::{ArchiveName, TOMBSTONE_BYTES};
 use shoal_archive::restore::ArchiveReader;
 use shoal_transfer::text::{counted, show_count};
 
-use super::{read, what};
+use super::{read, subject};
 use crate::arguments::archive::ArchiveArguments;
 use crate::arguments::size::Size;
 use crate::output::Output;
@@ -67,12 +67,12 @@ async fn count(archive: &ArchiveArguments) -> anyhow::Result<Contents> {
             Some(ArchiveName::Part { .. } | ArchiveName::BaseEnd { .. }) => found.bases.add(object.bytes),
             Some(ArchiveName::Record) | None => {}
         };
-        bucket.list(folder, take).await.with_context(|| what(archive))?;
+        bucket.list(folder, take).await.with_context(|| subject(archive))?;
     }
     Ok(found)
 }
 
-/// PUT requests of a month, and bytes that are stored, as far as the archive tells.
+/// PUT requests of a month, and bytes that are stored, as far as the archive shows.
 struct Month {
     puts: f64,
     /// GETs of a restore, and of a verification, once each.
@@ -94,7 +94,7 @@ fn month(reader: &ArchiveReader, found: &Contents, newest_ns: u64) -> Month {
 
 pub(super) async fn run(arguments: Arguments) -> anyhow::Result<()> {
     let reader = read(&arguments.archive).await?;
-    let newest = reader.newest().await.with_context(|| what(&arguments.archive))?;
+    let newest = reader.newest().await.with_context(|| subject(&arguments.archive))?;
     let found = count(&arguments.archive).await?;
     let month = month(&reader, &found, newest.wall_ns);
     let put_price = month.puts / 1e6 * arguments.put_price;

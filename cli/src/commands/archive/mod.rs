@@ -79,11 +79,11 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
 async fn read(archive: &ArchiveArguments) -> anyhow::Result<ArchiveReader> {
     let (bucket, keeper) = archive.open()?;
     let reader = ArchiveReader::open(bucket, &keeper).await;
-    reader.with_context(|| what(archive))
+    reader.with_context(|| subject(archive))
 }
 
 /// The object of a failure.
-fn what(archive: &ArchiveArguments) -> String {
+fn subject(archive: &ArchiveArguments) -> String {
     format!("the archive {}", archive.archive)
 }
 

@@ -8,7 +8,7 @@ use serde_json::json;
 use shoal_archive::format::{ArchiveRecord, RecordBase, RecordPin};
 use shoal_archive::keeper::{ArchiveError, RecordKeeper};
 
-use super::{hex, read, what};
+use super::{hex, read, subject};
 use crate::arguments::archive::ArchiveArguments;
 use crate::commands::restore::parse_time;
 use crate::failure::{NotFound, Usage};
@@ -68,7 +68,7 @@ async fn update(
     let updated = updated.await;
     match refused {
         Some(error) => Err(error),
-        None => updated.with_context(|| what(archive)),
+        None => updated.with_context(|| subject(archive)),
     }
 }
 

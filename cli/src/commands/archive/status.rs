@@ -6,13 +6,13 @@ use shoal_archive::restore::ArchiveReader;
 use shoal_archive::status::{ArchiveStatus, status};
 use shoal_transfer::text::{counted, show_count};
 
-use super::{Shown, hex, read, what};
+use super::{Shown, hex, read, subject};
 use crate::arguments::size::Size;
 use crate::output::{Output, show_time};
 
 pub(super) async fn run(arguments: Shown) -> anyhow::Result<()> {
     let reader = read(&arguments.archive).await?;
-    let found = status(&reader).await.with_context(|| what(&arguments.archive))?;
+    let found = status(&reader).await.with_context(|| subject(&arguments.archive))?;
     let mut output = Output::new();
     if arguments.json {
         output.json(&as_json(&arguments.archive.archive, &reader, &found))?;

@@ -6,7 +6,6 @@ use serde_json::json;
 use shoal_archive::retain::{dead_objects, sweep};
 use shoal_transfer::text::{counted, show_count};
 
-use super::what;
 use crate::arguments::archive::ArchiveArguments;
 use crate::arguments::size::Size;
 use crate::output::{Output, warn};
@@ -30,10 +29,10 @@ pub(super) struct Arguments {
 
 pub(super) async fn run(arguments: Arguments) -> anyhow::Result<()> {
     let (bucket, keeper) = arguments.archive.open()?;
-    let what = || what(&arguments.archive);
+    let subject = || super::subject(&arguments.archive);
     let mut output = Output::new();
     let report = if arguments.dry_run {
-        let (dead, report) = dead_objects(&bucket, &keeper, NAMES_MAX).await.with_context(what)?;
+        let (dead, report) = dead_objects(&bucket, &keeper, NAMES_MAX).await.with_context(subject)?;
         if !arguments.json {
             for object in dead {
                 output.line(&object.name)?;
@@ -50,7 +49,7 @@ pub(super) async fn run(arguments: Arguments) -> anyhow::Result<()> {
                 ));
             }
         };
-        sweep(&bucket, &keeper, &mut progress).await.with_context(what)?
+        sweep(&bucket, &keeper, &mut progress).await.with_context(subject)?
     };
     if arguments.json {
         output.json(&json!({

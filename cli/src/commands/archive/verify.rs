@@ -10,7 +10,7 @@ use serde_json::json;
 use shoal_archive::verify::{VerifyProgress, verify};
 use shoal_transfer::text::counted;
 
-use super::{read, what};
+use super::{read, subject};
 use crate::arguments::archive::ArchiveArguments;
 use crate::arguments::size::Size;
 use crate::failure::Reported;
@@ -39,7 +39,7 @@ pub(super) async fn run(arguments: Arguments) -> anyhow::Result<()> {
         problems.push(problem);
     };
     let found = verify(&reader, arguments.full, &progress, &mut tell).await;
-    let count = found.with_context(|| format!("{} was not verified to its end", what(&arguments.archive)));
+    let count = found.with_context(|| format!("{} was not verified to its end", subject(&arguments.archive)));
     if let Some((ticker, bar)) = shown {
         drop(ticker);
         bar.iter().for_each(indicatif::ProgressBar::finish_and_clear);

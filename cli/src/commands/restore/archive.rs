@@ -27,7 +27,7 @@ pub(crate) fn parse_time(text: &str) -> Result<u64, String> {
     let time = humantime::parse_rfc3339_weak(text)
         .map_err(|_| "a time in UTC is expected, such as 2026-11-28T14:02:59Z".to_owned())?;
     let since = time.duration_since(SystemTime::UNIX_EPOCH).map_err(|error| error.to_string())?;
-    u64::try_from(since.as_nanos()).map_err(|error| error.to_string())
+    u64::try_from(since.as_nanos()).map_err(|_| "a time before 2554 is expected".to_owned())
 }
 
 fn moment_of(arguments: &Arguments) -> anyhow::Result<RestoreMoment> {
@@ -46,6 +46,8 @@ fn moment_of(arguments: &Arguments) -> anyhow::Result<RestoreMoment> {
 /// The counts of the restored store.
 struct Counted {
     objects: u64,
+    /// Objects that count by estimate until a compaction.
+    estimated: u64,
     value_bytes: u64,
     expired: u64,
     missing: u64,
@@ -57,10 +59,10 @@ pub(super) async fn run(arguments: &Arguments, url: &str) -> anyhow::Result<()> 
     let stop = is_stopped.clone();
     stop_in_order(move || stop.store(true, Ordering::Relaxed))?;
     let (bucket, keeper) = archive::open(url)?;
-    let what = || format!("cannot restore from the archive {url}");
-    let reader = ArchiveReader::open(bucket, &keeper).await.with_context(what)?;
-    let plan = reader.plan(moment).with_context(what)?;
-    let newest = reader.newest().await.with_context(what)?;
+    let failure = || format!("cannot restore from the archive {url}");
+    let reader = ArchiveReader::open(bucket, &keeper).await.with_context(failure)?;
+    let plan = reader.plan(moment).with_context(failure)?;
+    let newest = reader.newest().await.with_context(failure)?;
     let first_version = newest.version.0.checked_add(VERSIONS_BETWEEN);
     let first_version = first_version.ok_or_else(|| anyhow!("version {} is too large", newest.version))?;
     let options = StoreOptions {
@@ -107,6 +109,7 @@ async fn finish(new: &NewStore, lanes: &mut Lanes) -> anyhow::Result<Counted> {
     let stat = new.store.stat();
     Ok(Counted {
         objects: stat.objects.saturating_sub(lanes.buckets.len() as u64),
+        estimated: stat.unsettled,
         value_bytes: stat.value_bytes_with_log(),
         expired: lanes.expired,
         missing: lanes.missing,
@@ -120,7 +123,7 @@ fn tell(
     counted_up: &Counted,
     (first_version, elapsed): (u64, Duration),
 ) -> anyhow::Result<()> {
-    let Counted { objects, value_bytes, expired, missing } = *counted_up;
+    let Counted { objects, estimated, value_bytes, expired, missing } = *counted_up;
     let mut output = Output::new();
     if arguments.json {
         output.json(&json!({
@@ -134,6 +137,7 @@ fn tell(
             "log_bytes": state.log_bytes,
             "log_writes": state.log_writes,
             "objects": objects,
+            "objects_estimated": estimated,
             "value_bytes": value_bytes,
             "expired": expired,
             "missing": missing,
@@ -142,8 +146,9 @@ fn tell(
         return output.finish();
     }
     let mut line = format!(
-        "{}: {} with {} of values, as of version {} of {}; {} of a base and {} of log in {:.1} s",
+        "{}: {}{} with {} of values, as of version {} of {}; {} of a base and {} of log in {:.1} s",
         arguments.data.display(),
+        if estimated > 0 { "about " } else { "" },
         counted(objects, "object"),
         Size(value_bytes),
         state.version,
@@ -192,9 +197,11 @@ fn show(
     Some((ticker, shown))
 }
 
+/// The rates of a restore.
 struct Rate {
     started: Instant,
-    log_started: Option<Instant>,
+    /// The first sight of the log, and its bytes then.
+    log_started: Option<(Instant, u64)>,
 }
 
 impl Rate {
@@ -214,8 +221,12 @@ impl Rate {
             }
             return text;
         }
-        let seconds = self.log_started.get_or_insert_with(Instant::now).elapsed().as_secs_f64();
-        let mut text = format!("log: {}, {writes}, {:.1} MB/s", Size(log), rate(log, seconds));
+        let (since, bytes) = *self.log_started.get_or_insert_with(|| (Instant::now(), log));
+        let seconds = since.elapsed().as_secs_f64();
+        let mut text = format!("log: {}, {writes}", Size(log));
+        if log > bytes {
+            text.push_str(&format!(", {:.1} MB/s", rate(log - bytes, seconds)));
+        }
         if wall_ns > 0 {
             text.push_str(&format!(", at {}", show_time(wall_ns)));
             let done =

@@ -95,7 +95,7 @@ pub enum RestoreError {
     /// An object is damaged, of a newer version, or of another archive.
     #[error(transparent)]
     Format(#[from] FormatError),
-    /// An object that the record names, or that lies below the end of its log, does not exist.
+    /// An object that the record names, or that is below the end of its log, does not exist.
     #[error("{object} is missing, so the moments after it cannot be restored from this base: {advice}")]
     Missing {
         /// The object.

@@ -16,9 +16,9 @@ use crate::format::{
 /// Bytes of the first request for a slot. Most slots have no more; the rest of a longer one is fetched in its turn, so the slots that are
 /// fetched ahead take a bounded amount of memory.
 const FIRST_BYTES: u64 = 8 << 20;
-/// Slots that are fetched ahead at most: 64 MiB.
-const SLOTS_AHEAD: u64 = 8;
-/// Distances at which an open log is probed behind its end are doubled this number of times.
+/// Slots that are fetched and decoded ahead at most: 32 MiB, and a few times of that for short records.
+const SLOTS_AHEAD: u64 = 4;
+/// Distances at which an open log is probed after its end are doubled this number of times.
 const PROBES: u32 = 20;
 
 const ADVICE: &str =
@@ -126,7 +126,7 @@ impl<'a> SlotReader<'a> {
         }
     }
 
-    /// The open log ends before `slot`. An owner starts a slot only once all up to W before it exist, so a slot at that distance shows that
+    /// The open log has no `slot`. An owner starts a slot only once all up to W before it exist, so a slot at that distance shows that
     /// this one was deleted.
     async fn check_nothing_after(&self, slot: LogSlot) -> Result<Option<ReadSlot>, RestoreError> {
         let window = u64::from(self.reader.record.window);
@@ -136,7 +136,7 @@ impl<'a> SlotReader<'a> {
             self.reader.bucket.get_range(&name, 0..IDENTITY_BYTES).await
         };
         for found in join_all((0..PROBES).map(probe)).await {
-            // A tombstone may be anywhere behind the end: another server creates some.
+            // A tombstone may be anywhere after the end: another server creates some.
             if found?.is_some_and(|found| found.object_bytes != TOMBSTONE_BYTES as u64) {
                 return Err(missing(slot));
             }

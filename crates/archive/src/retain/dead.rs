@@ -1,4 +1,4 @@
-//! The objects that are dead given a record (R-g): nobody reads them, and no name of theirs is used again.
+//! The objects that are dead by a record (R-g): nobody reads them, and no name of theirs is used again.
 
 use std::collections::{HashMap, HashSet};
 

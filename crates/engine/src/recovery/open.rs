@@ -346,7 +346,7 @@ fn make_holes_if_wanted(device: &Device, space: &Arc<SpaceManager>, options: &Op
     releases
 }
 
-/// Makes the superblock of this opening, whose batches begin at `head` with the number `next_lsn`.
+/// Makes the superblock of this opening, whose batches start at `head` with the number `next_lsn`.
 fn begin_epoch(
     superblock: &mut Superblock,
     head: LogPlace,

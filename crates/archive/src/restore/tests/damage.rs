@@ -34,7 +34,7 @@ async fn damaged_slots_are_named() {
         store
     };
     let last = history.objects[&slot(4)].len() - 1;
-    for (what, store, why) in [
+    for (case, store, why) in [
         ("a flipped bit", spoiled(&slot(4), &|bytes| bytes[last] ^= 1), "checksum of the batch is wrong"),
         ("a header", spoiled(&slot(4), &|bytes| bytes[70] ^= 1), "checksum is wrong"),
         ("a cut slot", spoiled(&slot(4), &|bytes| bytes.truncate(last)), "length is not that of the object"),
@@ -47,7 +47,7 @@ async fn damaged_slots_are_named() {
         ("an empty slot", spoiled(&slot(4), &|bytes| bytes.clear()), "in the middle of a field"),
     ] {
         let error = error_of(&store).await;
-        assert!(error.starts_with(&slot(4)) && error.contains(why), "{what}: {error}");
+        assert!(error.starts_with(&slot(4)) && error.contains(why), "{case}: {error}");
     }
     // Another history of the same log.
     let other = simple_of(&history);
@@ -154,7 +154,7 @@ async fn damaged_bases_are_named() {
     history.objects.insert(end, list.into());
     let error = error_of(&store_of(&history, 1, 0)).await;
     assert!(error.contains("cut off") || error.contains("ends before its last frame"), "{error}");
-    // A base of another version than the record says.
+    // The record has another version of the base.
     let its = history.record.bases.last_mut().unwrap();
     its.version = its.version.next();
     history.record.bases.remove(0);

@@ -174,7 +174,7 @@ impl History {
         }
     }
 
-    /// Ends the log, and names the next one in the record.
+    /// Seals the log, and names the next one in the record.
     fn seal(&mut self, confirmed: bool) {
         self.flush();
         let (volume, epoch) = (self.record.volume, self.record.epoch + 1);
@@ -193,12 +193,12 @@ impl History {
         self.record.logs.push(log);
     }
 
-    /// Ends the log of the last owner with a record that does not name the end yet.
+    /// Seals the log of the last owner with a record that does not name the end yet.
     pub(super) fn seal_unconfirmed(&mut self) {
         self.seal(false);
     }
 
-    /// Ends the log for good: no server follows.
+    /// Seals the log for good: no server follows.
     pub(super) fn close(&mut self) {
         self.seal(true);
         self.record.logs.pop();
@@ -248,7 +248,7 @@ impl History {
         self.push(batch, Some(last));
     }
 
-    /// Ends the log, and starts another one.
+    /// Seals the log, and starts another one.
     pub(super) fn next_log(&mut self) {
         self.seal(true);
         self.open(false);
@@ -289,7 +289,7 @@ impl History {
         self.last = last.unwrap_or(self.last);
     }
 
-    /// Store time runs with the wall clock here, an hour behind its start.
+    /// Store time runs with the wall clock here, an hour after its start.
     fn store_ns(&self) -> u64 {
         self.wall_ns - START_NS + 3_600_000_000_000
     }

@@ -11,7 +11,7 @@ fn can_be_had(history: &History, last: Option<usize>, ns: u64) -> bool {
     let reached = last.map_or(Lsn::NONE, |at| history.moments[at].last);
     let between = history.moments.iter().filter(after_base);
     let mut in_the_way = between.take_while(|moment| moment.last <= reached);
-    // The next batch of a log, after the moment, tells the reader that it is there.
+    // The next batch of a log, after the moment, shows the reader that it exists.
     let next = history.moments.iter().find(|moment| moment.last > reached.max(base.version));
     !in_the_way.any(|moment| moment.is_lost) && !next.is_some_and(|moment| moment.is_lost)
 }

@@ -126,7 +126,7 @@ async fn a_sweep_deletes_the_dead_and_nothing_else() {
     assert!(store.contents() == after);
     let (found, _) = restore(&store, RestoreMoment::Newest).await.unwrap();
     assert_eq!(found, history.state_at(|_| true).0);
-    // Without a record nobody knows what is dead.
+    // Without a record nothing is known to be dead.
     store.remove("record");
     let refused = sweep(&bucket, &keeper, &mut |_| ()).await.unwrap_err().to_string();
     assert!(refused.contains("nothing is swept"), "{refused}");
