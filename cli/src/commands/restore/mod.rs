@@ -109,9 +109,9 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
     if let Some(url) = &arguments.archive {
         return archive::run(&arguments, url).await;
     }
-    if arguments.at.is_some() || arguments.version.is_some() || arguments.archive_endpoint.is_some() {
+    if arguments.at.is_some() || arguments.version.is_some() {
         // A backup conflicts with --archive, so clap does not require it.
-        let why = "--at, --version and --archive-endpoint are about an archive: name it with --archive, and no backups";
+        let why = "--at and --version are about an archive: name it with --archive, and no backups";
         return Err(Usage(why.into()).into());
     }
     let sofar = Arc::new(Sofar::default());

@@ -1,6 +1,7 @@
 //! The life of an archiver: claim a log, open it, ship, and again after a gap.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use shoal_base::Lsn;
 use tokio::sync::Mutex;
@@ -13,6 +14,9 @@ use super::spool::SpoolAppender;
 use super::status::{ArchiverState, BaseNeed};
 use crate::format::{FormatError, Opening};
 use crate::source::SourceError;
+
+/// The pause after the log could not be noted.
+const AGAIN: Duration = Duration::from_secs(5);
 
 /// Runs until archiving is over.
 pub(super) async fn run(shared: Arc<Shared>, appender: Arc<Mutex<SpoolAppender>>) {
@@ -83,9 +87,20 @@ async fn open(
     claimed: &ClaimedLog,
     is_first: bool,
 ) -> Result<Shipping, OpenFailure> {
-    match shared.store.remember_log(claimed.log).await {
-        Ok(()) => {}
-        Err(SourceError::Lost(_) | SourceError::Closed(_)) => return Err(OpenFailure::Closed),
+    loop {
+        match shared.store.remember_log(claimed.log).await {
+            Ok(()) => break,
+            Err(SourceError::Closed(_)) => return Err(OpenFailure::Closed),
+            // For want of room, for instance.
+            Err(SourceError::Lost(why)) => {
+                tracing::warn!("the archive waits: its log cannot be noted in the store: {why}");
+                shared.set_state(ArchiverState::Connecting { why });
+            }
+        }
+        tokio::select! {
+            () = tokio::time::sleep(AGAIN) => {}
+            () = stopped(shared) => return Err(OpenFailure::Closed),
+        }
     }
     // Nothing is spooled meanwhile.
     let mut appender = appender.lock().await;

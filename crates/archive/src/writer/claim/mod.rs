@@ -15,7 +15,7 @@ use crate::bucket::ProbeDepth;
 use crate::format::{ArchiveName, ArchiveRecord, LogSlot, RecordFlags, RecordLog, SlotHead};
 use crate::keeper::ArchiveError;
 use crate::limits::IN_FLIGHT_MAX;
-use seal::seal;
+use seal::{last_number, seal};
 
 /// The pause after an attempt that failed.
 const AGAIN: Duration = Duration::from_secs(5);
@@ -66,13 +66,22 @@ pub(super) struct Claimant<'a> {
     /// The process has not owned the archive yet: it takes it from anybody.
     is_first: bool,
     is_probed: bool,
+    /// A claim was sent, and may take effect.
+    has_tried: bool,
     /// Revision of the record of the claim: older versions are stale reads.
     revision: u64,
 }
 
 impl<'a> Claimant<'a> {
     pub(super) fn new(shared: &'a Shared, is_first: bool) -> Self {
-        Self { shared, log: shared.records.random(), is_first, is_probed: !is_first, revision: 0 }
+        Self {
+            shared,
+            log: shared.records.random(),
+            is_first,
+            is_probed: !is_first,
+            has_tried: false,
+            revision: 0,
+        }
     }
 
     /// Tries until it has the log.
@@ -99,14 +108,26 @@ impl<'a> Claimant<'a> {
     async fn attempt(&mut self) -> Result<ClaimedLog, ClaimFailure> {
         let found = self.shared.records.read().await?;
         self.probe(found.as_ref().map(|(record, _)| record)).await?;
-        if found.is_none() {
-            self.shared.records.create(&mut self.new_record()).await?;
+        match &found {
+            Some((record, _)) if self.is_first && !self.has_tried => self.check_not_behind(record).await?,
+            Some(_) => {}
+            None => {
+                if self.shared.facts.remembered_log != 0 {
+                    tracing::warn!(
+                        "this store was archived before, and nothing is archived below this prefix: a new archive is made. If the prefix is \
+                         not new, look whether the bucket or the folder is the right one"
+                    );
+                }
+                self.shared.records.create(&mut self.new_record()).await?;
+            }
         }
+        self.has_tried = true;
         let claimed = self.claim_record().await?;
         self.revision = claimed.revision;
         let mut sealed = Vec::new();
         for log in claimed.logs.iter().filter(|log| log.end.is_none() && log.id != self.log) {
-            sealed.push(seal(self.shared, log, (claimed.window, claimed.epoch, self.log)).await?);
+            let from = known_slot(&claimed, log);
+            sealed.push(seal(self.shared, log, from, (claimed.window, claimed.epoch, self.log)).await?);
         }
         let record = self.confirm(&sealed).await?;
         let open_gap = self.open_gap(&record).await?;
@@ -146,6 +167,27 @@ impl<'a> Claimant<'a> {
                 "the archive is that of volume {theirs}, and this store is volume {ours}: use another prefix, or restore the store from this archive"
             ),
         }))
+    }
+
+    /// A store with fewer records than its archive is an old copy of the data file, or another server has written since. It takes nothing
+    /// over: the records that it writes next would have numbers that the archive has already.
+    async fn check_not_behind(&self, record: &ArchiveRecord) -> Result<(), ClaimFailure> {
+        let recovered = self.shared.facts.recovered;
+        for log in &record.logs {
+            let last = match log.end {
+                Some(_) => log.last_lsn,
+                None => last_number(self.shared, log, known_slot(record, log)).await?,
+            };
+            if last > recovered {
+                return Err(ClaimFailure::Final(ArchiverState::Refused {
+                    why: format!(
+                        "the archive has records up to {last}, and this store only up to {recovered}: its data file is an old copy, or another \
+                         server has written since. Restore the store from the archive, or use another prefix"
+                    ),
+                }));
+            }
+        }
+        Ok(())
     }
 
     fn new_record(&self) -> ArchiveRecord {
@@ -256,6 +298,12 @@ impl<'a> Claimant<'a> {
         }
         Ok(gap)
     }
+}
+
+/// A slot of `log` that had data: a base replays from it, or it is the first one.
+fn known_slot(record: &ArchiveRecord, log: &RecordLog) -> u64 {
+    let of_bases = record.bases.iter().filter(|base| base.log == log.id).map(|base| base.seq);
+    of_bases.max().unwrap_or(0).max(log.first)
 }
 
 fn stale() -> ClaimFailure {

@@ -3,12 +3,13 @@
 use std::time::Duration;
 
 use futures_util::future::join_all;
+use shoal_base::Lsn;
 use tokio::time::sleep;
 
 use super::super::progress::Shared;
 use super::{ClaimFailure, SealedLog};
-use crate::bucket::{CreateOutcome, IDENTITY_BYTES};
-use crate::format::{LogSlot, RecordLog, SegmentHeader, SlotHead, Tombstone};
+use crate::bucket::{BucketEntry, CreateOutcome, IDENTITY_BYTES};
+use crate::format::{ArchiveName, LogSlot, RecordLog, SegmentHeader, SlotHead, TOMBSTONE_BYTES, Tombstone};
 use crate::limits::SEAL_WIDTH_MAX;
 
 /// Bytes that are neither a segment nor a tombstone are read again this number of times.
@@ -23,13 +24,48 @@ enum Contents {
     Tombstone,
 }
 
-/// Seals `log` for the claim with this window, epoch and log.
+/// The last number in `log`, which is open: slots after the newest one that is found may be on their way.
+pub(super) async fn last_number(shared: &Shared, log: &RecordLog, from: u64) -> Result<Lsn, ClaimFailure> {
+    let Some(seq) = head(shared, log, from).await? else { return Ok(Lsn::NONE) };
+    match contents(shared, LogSlot { log: log.id, seq }).await? {
+        Contents::Data(Some(header)) => Ok(header.end.last_lsn),
+        _ => Ok(Lsn::NONE),
+    }
+}
+
+/// The newest slot with data. A store that wrote `log` knows how far it came: if the archive seems to have less, somebody may have deleted
+/// slots, and the log is listed. A tombstone in the first hole would end the log there, and later slots would be nobody's.
+async fn sealed_head(shared: &Shared, log: &RecordLog, from: u64) -> Result<Option<u64>, ClaimFailure> {
+    let found = head(shared, log, from).await?;
+    let kept_from = shared.spool.from().unwrap_or_else(|| shared.progress.lock().released);
+    let is_ours = shared.facts.remembered_log == log.id;
+    if !is_ours || last_number(shared, log, from).await? >= kept_from {
+        return Ok(found);
+    }
+    let mut newest = found;
+    let take = |object: BucketEntry| match ArchiveName::parse(&object.name) {
+        Some(ArchiveName::Slot(slot)) if object.bytes != TOMBSTONE_BYTES as u64 => {
+            newest = newest.max(Some(slot.seq));
+        }
+        _ => {}
+    };
+    if let Err(error) = shared.bucket.list(&format!("log/{:016x}", log.id), take).await {
+        tracing::warn!("the archive's log {:016x} cannot be listed: {error}", log.id);
+    }
+    if newest > found {
+        tracing::error!("slots of the archive's log {:016x} are missing: somebody deleted them", log.id);
+    }
+    Ok(newest)
+}
+
+/// Seals `log` for the claim with this window, epoch and log. Slot `from` of it had data.
 pub(super) async fn seal(
     shared: &Shared,
     log: &RecordLog,
+    from: u64,
     (window, epoch, sealer): (u16, u64, u64),
 ) -> Result<SealedLog, ClaimFailure> {
-    let head = head(shared, log).await?;
+    let head = sealed_head(shared, log, from).await?;
     let mut seq = head.map_or(log.first, |head| (head + 1).saturating_sub(window.into()).max(log.first));
     let (mut width, mut last) = (1, None);
     let end = loop {
@@ -105,15 +141,19 @@ async fn contents(shared: &Shared, slot: LogSlot) -> Result<Contents, ClaimFailu
 }
 
 /// A slot with data near the end of the log, found by gets of doubling distance. Each slot W or more below it has data (R-a).
-async fn head(shared: &Shared, log: &RecordLog) -> Result<Option<u64>, ClaimFailure> {
+async fn head(shared: &Shared, log: &RecordLog, from: u64) -> Result<Option<u64>, ClaimFailure> {
     let is_data = async |seq| {
         let contents = contents(shared, LogSlot { log: log.id, seq }).await;
         contents.map(|contents| matches!(contents, Contents::Data(_)))
     };
-    if !is_data(log.first).await? {
-        return Ok(None);
+    let mut head = from;
+    if !is_data(head).await? {
+        if from == log.first || !is_data(log.first).await? {
+            return Ok(None);
+        }
+        head = log.first;
     }
-    let (mut head, mut step) = (log.first, 1);
+    let mut step = 1;
     while is_data(head + step).await? {
         head += step;
         step *= 2;

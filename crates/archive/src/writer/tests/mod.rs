@@ -77,7 +77,8 @@ impl Server {
     /// Waits until everything is archived, or another server owns the archive.
     async fn catch_up(&self) {
         let limit = tokio::time::Instant::now() + Duration::from_secs(3_600);
-        let is_fenced = || matches!(self.state(), ArchiverState::Fenced { .. });
+        let is_fenced =
+            || matches!(self.state(), ArchiverState::Fenced { .. } | ArchiverState::Refused { .. });
         while self.archiver.archived() < Lsn(self.store_last()) && !is_fenced() {
             assert!(tokio::time::Instant::now() < limit, "{:?}", self.archiver.status());
             tokio::time::sleep(Duration::from_millis(100)).await;
