@@ -15,7 +15,7 @@ use crate::client::{ClientError, SpaceClient};
 use crate::coverage::Coverage;
 use crate::state::ITEMS_MAX;
 
-/// Leased groups and what is used of them.
+/// Leased groups, and their used blocks.
 pub struct LeasedSpace {
     client: SpaceClient,
     space: Space,

@@ -12,8 +12,8 @@ const LIMITS_SOURCE: &str = "crates/base/src/limits.rs";
 const LIMITS_DOC: &str = "docs/limits.md";
 /// The pages of the book, in order.
 const SUMMARY: &str = "docs/SUMMARY.md";
-/// The pages of `docs` itself have at most this many bytes together.
-const PAGES_BYTES_MAX: usize = 130_000;
+/// The pages of `docs` itself have at most this many bytes together. The summary is no page: it grows with the folders below.
+const PAGES_BYTES_MAX: usize = 122_000;
 /// The folder of the decisions.
 const DECISIONS_FOLDER: &str = "docs/adr/";
 /// The sections of a decision. Others may follow each of them.
@@ -22,7 +22,8 @@ const DECISION_SECTIONS: [&str; 5] = ["Decision", "Because", "Options", "Costs",
 pub(super) fn check(tree: &Tree) -> Result<Vec<Finding>> {
     let mut findings = check_limits(tree);
     findings.extend(check_summary(tree));
-    let pages = tree.docs().filter(|(path, _)| path.starts_with("docs/") && path.matches('/').count() == 1);
+    let is_page = |path: &str| path.starts_with("docs/") && path.matches('/').count() == 1 && path != SUMMARY;
+    let pages = tree.docs().filter(|(path, _)| is_page(path));
     let bytes: usize = pages.map(|(_, text)| text.len()).sum();
     if bytes > PAGES_BYTES_MAX {
         findings.push(Finding::new("docs", 0, format!("{bytes} bytes of pages, at most {PAGES_BYTES_MAX}")));

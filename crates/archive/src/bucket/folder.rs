@@ -9,6 +9,7 @@ use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -30,23 +31,51 @@ pub(super) struct FolderBucket(Arc<Inner>);
 struct Inner {
     root: PathBuf,
     dice: Arc<dyn Entropy>,
+    /// The folder of unfinished files is there, and has been cleaned.
+    is_ready: AtomicBool,
 }
 
 type Outcome<T> = Result<T, RequestFailure>;
 
 impl FolderBucket {
-    /// The folder `root`, which exists: a disk that is not mounted is not filled by mistake.
-    pub(super) fn open(root: &Path, dice: Arc<dyn Entropy>) -> Outcome<Self> {
+    /// The folder `root`. It may come later, as a disk that is not mounted yet, and it is never made: that would fill another disk.
+    pub(super) fn new(root: &Path, dice: Arc<dyn Entropy>) -> Self {
+        let is_ready = AtomicBool::new(false);
+        Self(Arc::new(Inner { root: root.to_owned(), dice, is_ready }))
+    }
+
+    /// Runs `work` on a thread that may block.
+    fn run<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Inner) -> Outcome<T> + Send + 'static,
+    ) -> Attempt<'static, T> {
+        let inner = Arc::clone(&self.0);
+        async move {
+            let done = tokio::task::spawn_blocking(move || inner.ready().and_then(|()| work(&inner))).await;
+            done.unwrap_or_else(|error| Err(RequestFailure::Unknown(error.to_string())))
+        }
+        .boxed()
+    }
+}
+
+impl Inner {
+    /// Checks that the folder exists: without it nothing would seem to be archived.
+    fn ready(&self) -> Outcome<()> {
+        let root = &self.root;
         let refused = |error: std::io::Error| {
             RequestFailure::Refused(format!(
                 "{}: {error}; the folder of an archive must exist",
                 root.display()
             ))
         };
-        let unfinished = root.join(UNFINISHED);
         if !fs::metadata(root).map_err(refused)?.is_dir() {
             return Err(RequestFailure::Refused(format!("{} is not a folder", root.display())));
         }
+        // Several threads may do it at once.
+        if self.is_ready.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        let unfinished = root.join(UNFINISHED);
         match fs::create_dir(&unfinished) {
             Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(refused(error)),
             _ => {}
@@ -59,24 +88,10 @@ impl FolderBucket {
                 let _ = fs::remove_file(file.path());
             }
         }
-        Ok(Self(Arc::new(Inner { root: root.to_owned(), dice })))
+        self.is_ready.store(true, Ordering::Release);
+        Ok(())
     }
 
-    /// Runs `work` on a thread that may block.
-    fn run<T: Send + 'static>(
-        &self,
-        work: impl FnOnce(&Inner) -> Outcome<T> + Send + 'static,
-    ) -> Attempt<'static, T> {
-        let inner = Arc::clone(&self.0);
-        async move {
-            let done = tokio::task::spawn_blocking(move || work(&inner)).await;
-            done.unwrap_or_else(|error| Err(RequestFailure::Unknown(error.to_string())))
-        }
-        .boxed()
-    }
-}
-
-impl Inner {
     fn path(&self, name: &str) -> PathBuf {
         assert!(name.split('/').all(|part| !part.starts_with('.')), "a name of the archive: {name}");
         self.root.join(name)
@@ -93,10 +108,13 @@ impl Inner {
         write().map(|()| path.clone()).map_err(|error| {
             let _ = fs::remove_file(&path);
             match error.kind() {
-                ErrorKind::NotFound => RequestFailure::Refused(format!(
-                    "{}: the folder of the archive is gone",
-                    self.root.display()
-                )),
+                ErrorKind::NotFound => {
+                    self.is_ready.store(false, Ordering::Release);
+                    RequestFailure::Refused(format!(
+                        "{}: the folder of the archive is gone",
+                        self.root.display()
+                    ))
+                }
                 _ => failure(&error),
             }
         })

@@ -173,14 +173,14 @@ impl ArchiveBucket {
     /// The bucket at `address`. Credentials come from the environment, from the files or from the machine, as the provider's tools find them.
     ///
     /// # Errors
-    /// [`BucketError::Refused`] if the configuration is not complete, or the folder does not exist.
+    /// [`BucketError::Refused`] if the configuration is not complete.
     pub fn open(
         address: &BucketAddress,
         options: BucketOptions,
         dice: Arc<dyn Entropy>,
     ) -> Result<Self, BucketError> {
         let requests: Result<Box<dyn BucketRequests>, RequestFailure> = match &address.0 {
-            Place::Folder(root) => FolderBucket::open(root, Arc::clone(&dice)).map(|it| Box::new(it) as _),
+            Place::Folder(root) => Ok(Box::new(FolderBucket::new(root, Arc::clone(&dice)))),
             Place::Remote { kind, bucket, prefix, endpoint, region } => RemoteBucket::open(&RemoteAddress {
                 kind: *kind,
                 bucket,

@@ -1,4 +1,4 @@
-//! The registry of what a store keeps on its device, by kind: `docs/format/` has the bytes of each.
+//! The registry of the contents of a store's device, by kind: `docs/format/` has the bytes of each.
 //!
 //! Four passes deal with every kind, and each has one exhaustive `match` over [`StoredKind`]: the check (`check.rs`: `check_tablet`,
 //! `check_store`), the scrub (`scrub.rs`: `scrub_tablet`, `scrub_store`), the repair (`repair/mod.rs`: `write_kind`), and

@@ -1,7 +1,7 @@
 //! Closes a store: the log's records go into the trees, so that the next opening needs no record of the log.
 //!
 //! The order: new writes are refused, the store's threads end, everything is applied, the log is sealed, and the last
-//! superblock says that the log is empty (its tail is its head, and its ceiling allows no further number). A crash
+//! superblock shows that the log is empty (its tail is its head, and its ceiling allows no further number). A crash
 //! during the close is a crash like any other. A close may have a deadline: an apply that would exceed it is given up,
 //! and its records stay in the log for the next opening, as after a crash.
 

@@ -117,7 +117,7 @@ impl Recovery {
         Ok(store)
     }
 
-    /// As [`start`](Self::start), without what the store saved: none of its trees is read.
+    /// As [`start`](Self::start), without the saved state of the store: none of its trees is read.
     pub(crate) async fn start_cold(
         mut self,
         options: OpenOptions,
@@ -327,7 +327,7 @@ async fn start_epoch(inner: Arc<Inner>, worker: Option<Arc<Worker>>) -> Result<S
     Ok(Store(inner))
 }
 
-/// The tuning with what the cache has room for.
+/// The tuning, within the room of the cache.
 fn tuning_of(options: &OpenOptions) -> Tuning {
     let move_bytes_max = options.tuning.move_bytes_max.min(options.cache_bytes / 8);
     Tuning { move_bytes_max, ..options.tuning }
@@ -419,7 +419,7 @@ fn take_all(space: &SpaceManager, runs: &[Run]) -> std::result::Result<(), (Run,
     Ok(())
 }
 
-/// Puts a batch's records back into the memtables, and takes what they own out of the free space (R10).
+/// Puts a batch's records back into the memtables, and takes their runs out of the free space (R10).
 async fn replay(
     device: &Device,
     pool: &Pool,

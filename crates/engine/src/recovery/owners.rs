@@ -43,7 +43,7 @@ pub(crate) fn image_without(
             let what = format!("the space image, and the trees that it could be rebuilt from: {error}");
             return Err(Error::Corrupt { what, block: data.start });
         }
-        // The owners overlap, or a run lies outside of the device; the check reported that. None of these blocks is
+        // The owners overlap, or a run is outside of the device; the check reported that. None of these blocks is
         // free.
         Err(_) => owners.merge(&data),
     }

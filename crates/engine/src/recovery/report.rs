@@ -23,7 +23,7 @@ pub struct CheckOptions {
     /// Repair, and then give up lost data: keys of damaged ranges that were not written since do not exist from now on.
     pub acknowledge: bool,
     /// Repair even if memory cannot hold all records after the damage: the oldest of them are lost then. Without this,
-    /// such a repair writes nothing, and a note says so.
+    /// such a repair writes nothing, and a note reports it.
     pub in_part: bool,
     /// Memory for pages, in bytes; 0 for 64 MiB.
     pub cache_bytes: usize,

@@ -69,7 +69,7 @@ impl Store {
     }
 }
 
-/// The contents of the file if they are not what a creation leaves.
+/// The contents of the file, unless they are those of an unfinished creation.
 async fn foreign(device: &Device, environment: &Environment) -> Result<Option<String>> {
     if !device.inner().can_grow() {
         return Ok(Some("it is a block device".into()));

@@ -167,7 +167,7 @@ fn forgotten_units_go_with_their_last_pin() {
     drop(run(pool.fetch(page_unit(12, 0), Hint::Lookup)).unwrap());
     drop(run(pool.fetch(page_unit(13, 0), Hint::Lookup)).unwrap());
     pool.forget(Run::new(12, 1));
-    assert!(!pool.is_resident(&value.id), "its last block lies in the run");
+    assert!(!pool.is_resident(&value.id), "its last block is in the run");
     assert!(pool.get(&value).is_none());
     assert!(pool.is_resident(&page_unit(9, 0).id) && pool.is_resident(&page_unit(13, 0).id));
     assert!(!pool.is_resident(&page_unit(12, 0).id));

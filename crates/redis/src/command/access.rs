@@ -34,7 +34,7 @@ impl Needs {
     pub(crate) const READ: Self = Self::each(&[Action::Read]);
     pub(crate) const WRITE: Self = Self::each(&[Action::Write]);
     pub(crate) const DELETE: Self = Self::each(&[Action::Delete]);
-    /// The answer shows the value, or what became of it.
+    /// The answer shows the value, or its new state.
     pub(crate) const CHANGE: Self = Self::each(&[Action::Read, Action::Write]);
     /// The object may end.
     pub(crate) const EXPIRE: Self = Self::each(&[Action::Write, Action::Delete]);

@@ -237,6 +237,6 @@ mod tests {
         assert!(image.free(Run::new(21, 1)).is_err());
         image.take(Run::new(16, 10)).unwrap();
         assert_eq!(image.free_blocks(), 0);
-        assert!(image.take(Run::new(15, 10)).is_err(), "block 15 lies in a complete group");
+        assert!(image.take(Run::new(15, 10)).is_err(), "block 15 is in a complete group");
     }
 }

@@ -1,4 +1,4 @@
-//! A bucket whose requests do as a test says: each rule takes the first request that it fits.
+//! A bucket whose requests follow the rules of a test: each rule takes the first request that it fits.
 
 use std::collections::BTreeMap;
 use std::ops::Range;

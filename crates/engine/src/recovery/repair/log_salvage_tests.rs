@@ -257,7 +257,7 @@ fn salvaged_write_keeps_its_request_id() {
     assert_eq!(object.value.to_vec(), value(5, 50));
 }
 
-/// The repair holds no more than memory allows, and the report says where that ended.
+/// The repair holds no more than memory allows, and the report has the place where that ended.
 #[test]
 fn records_beyond_memory_are_reported_lost() {
     let (sim, device) = formatted();

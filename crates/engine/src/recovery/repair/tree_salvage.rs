@@ -32,7 +32,7 @@ use crate::store::{Inner, Store};
 use crate::write::write_batch::{Write, WriteBatch};
 
 /// Bytes of keys and records that a repair holds at most, unless the cache is larger. Older records are not restored,
-/// and the report says so.
+/// and the report names it.
 const HELD_BYTES_MAX: usize = 64 << 20;
 
 /// Blocks of the ring that are read by one request: 1 MiB.

@@ -218,7 +218,7 @@ fn a_record_of_a_bucket_is_restored() {
     assert_eq!(store.bucket(&name).unwrap().unwrap().config(), created.config());
 }
 
-/// The newest records are held until memory is full; older ones stay lost, and the report says so.
+/// The newest records are held until memory is full; older ones stay lost, and the report names them.
 #[test]
 fn records_beyond_memory_stay_lost_and_are_reported() {
     let (sim, device) = formatted();

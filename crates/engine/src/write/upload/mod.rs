@@ -87,7 +87,7 @@ impl Store {
 }
 
 impl Inner {
-    /// The record of an upload, durable: what follows from it may be written at once.
+    /// The record of an upload, durable: its effects may be written at once.
     ///
     /// # Errors
     /// As a get; [`Error::NoUpload`] if no upload can have this name; [`Error::Corrupt`] for a record that this program does not know.
