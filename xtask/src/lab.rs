@@ -173,6 +173,7 @@ const EXPERIMENTS: [Experiment; 24] = [
         sizes: &[("SCHEDULES", 100_000, 1_000_000)],
         beside: false,
     },
+    units("archive", "T30", "writer::tests::simulation", &[("ARCHIVE_ROUNDS", 600, 62_500)]),
     units("hostile", "T13", "testing::hostile", &[("HOSTILE_MS", 10_000, 600_000)]),
     Experiment {
         name: "tars",

@@ -1,6 +1,6 @@
 //! Two servers, crashes, a spool and a bucket with every kind of fault, by a seed. After each round the archive is replayed.
 //!
-//! `SHOAL_ARCHIVE_ROUNDS=N` runs N rounds.
+//! `LAB_ARCHIVE_ROUNDS=N` runs N rounds.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -255,8 +255,9 @@ async fn run(seed: u64) -> (Round, usize) {
 
 #[test]
 fn no_archived_record_is_lost_under_any_fault() {
-    let rounds = std::env::var("SHOAL_ARCHIVE_ROUNDS").map_or(ROUNDS, |rounds| rounds.parse().unwrap());
-    let first: u64 = std::env::var("SHOAL_ARCHIVE_SEED").map_or(0, |seed| seed.parse().unwrap());
+    let rounds = std::env::var("LAB_ARCHIVE_ROUNDS").map_or(ROUNDS, |rounds| rounds.parse().unwrap());
+    let seed: u64 = std::env::var("LAB_SEED").map_or(0, |seed| seed.parse().unwrap());
+    let first = 1_000_000 * seed;
     let mut faults: BTreeMap<Fault, u64> = FAULTS.iter().map(|fault| (*fault, 0)).collect();
     let (mut events, mut records) = (Events::new(), 0);
     for seed in first..first + rounds {
