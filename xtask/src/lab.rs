@@ -147,7 +147,7 @@ const BASE: Sizes = &[
     ("FAULT_OPERATIONS", 60, 200),
 ];
 
-const EXPERIMENTS: [Experiment; 24] = [
+const EXPERIMENTS: [Experiment; 25] = [
     engine("model", "T1", "model::", &[("SEQUENCES", 20_000, 1_000_000)]),
     engine("crash", "T2", "explore::crash_states", &[("STATES", 400_000, 25_000_000)]),
     engine("short", "T2a", "explore::every_short_sequence", &[("LENGTH", 3, 4), ("PER_POINT", 24, 24)]),

@@ -234,7 +234,7 @@ fn the_division_of_memory_is_shown_everywhere() {
         .filter_map(|(name, bytes)| Some((name.strip_prefix("memory.")?, bytes.as_u64().unwrap())))
         .filter(|(part, _)| *part != "limit")
         .collect();
-    assert_eq!(parts.len(), 8, "{parts:?}");
+    assert_eq!(parts.len(), 9, "{parts:?}");
     let sum: u64 = parts.iter().map(|(_, bytes)| bytes).sum();
     assert!(sum <= memory && sum > memory / 2, "{parts:?}");
     assert_eq!(server.value("shoal_memory_limit_bytes"), memory as f64);

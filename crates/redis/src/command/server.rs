@@ -6,7 +6,7 @@ use std::time::Duration;
 use shoal_base::{BLOCK_BYTES, glob};
 
 use super::access::Needs;
-use super::call::{Call, ConnectionState, Outcome, Part, Scope, integer, is};
+use super::call::{Call, ConnectionState, Outcome, Part, integer, is};
 use super::{cluster, info, scan};
 use crate::answer::{Answer, Failed};
 use crate::options::Durability;
@@ -60,12 +60,12 @@ fn timeout(call: &Call, index: usize) -> Result<Option<Duration>, Failed> {
     Ok((ms > 0).then(|| Duration::from_millis(ms)))
 }
 
-/// Waits until everything that is durable now is in the archive. Without an archive nothing can be waited for, and a transaction, whose
-/// writes are not durable yet, does not wait.
+/// Waits until everything that is durable now is in the archive; in a transaction, after its commit. Without an archive there is nothing to
+/// wait for.
 async fn is_archived(call: &Call, time: Option<Duration>) -> bool {
     match call.frontend.options.archive.get() {
-        Some(archive) if !matches!(call.scope, Scope::Transaction(_)) => archive.wait(time).await,
-        _ => false,
+        Some(archive) => archive.wait(time).await,
+        None => false,
     }
 }
 

@@ -70,7 +70,7 @@ fn wait_counts_the_archive_as_a_replica() {
     );
     assert_eq!((archive.waits.load(Ordering::Relaxed), archive.limited.load(Ordering::Relaxed)), (4, 250));
     client.script("multi => +OK\n set a 2 => +QUEUED\n wait 1 0 => +QUEUED\n exec => [+OK, :0]");
-    assert_eq!(archive.waits.load(Ordering::Relaxed), 4, "a transaction does not wait");
+    assert_eq!(archive.waits.load(Ordering::Relaxed), 5, "it waits after the commit");
     // The answer of a pipeline's WAIT is before that of the next command.
     client.send(b"WAIT 1 0\r\nPING\r\n");
     assert_eq!((client.next(), client.next()), (Some(Seen::Integer(0)), Some(Seen::Simple("PONG".into()))));
