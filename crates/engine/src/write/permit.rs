@@ -122,7 +122,7 @@ impl Inner {
                 let waited = self.log.committer.moved.wait_until(|| {
                     let permit = || attempt().map(|permit| Ok(Some(permit)));
                     let refused = self.check_writable().err().map(Err);
-                    let is_better = || !is_applied() || self.checkpointer.lets_log_go();
+                    let is_better = || !is_applied() || self.checkpointer.archive_lets_log_go();
                     refused.or_else(permit).or_else(|| is_better().then_some(Ok(None)))
                 });
                 if let Some(permit) = waited.await? {

@@ -87,10 +87,10 @@ impl Checkpointer {
     /// Publishes without an apply if the log is at least half full and all of its records are applied. Recovery may find the log in this
     /// state, and then no apply's superblock would free its blocks. The same once an archive has read records that were applied before.
     pub async fn let_log_go(&self) -> Result<()> {
-        let is_wanted = self.log.fill_permille() >= 500 || self.tablets.admission.is_waited_for();
+        let is_applied = || self.tablets.first_unapplied().is_none();
         let helps = match self.log.committer.floor() {
-            Some(_) => is_wanted && self.lets_log_go(),
-            None => self.log.fill_permille() >= 500 && self.tablets.first_unapplied().is_none(),
+            Some(_) => self.archive_lets_log_go(),
+            None => self.log.fill_permille() >= 500 && is_applied(),
         };
         if helps {
             self.publish(Publication::default()).await?;
@@ -98,8 +98,18 @@ impl Checkpointer {
         Ok(())
     }
 
+    /// Returns true if [`let_log_go`](Self::let_log_go) publishes for an archive: room is wanted, and a superblock now would let batches of
+    /// the log be overwritten. A writer that waits for this publishes, and then it is false again.
+    pub fn archive_lets_log_go(&self) -> bool {
+        if self.log.committer.floor().is_none() {
+            return false;
+        }
+        let is_wanted = self.log.fill_permille() >= 500 || self.tablets.admission.is_waited_for();
+        is_wanted && self.lets_log_go()
+    }
+
     /// Returns true if a superblock now would let batches of the log be overwritten.
-    pub fn lets_log_go(&self) -> bool {
+    fn lets_log_go(&self) -> bool {
         let first = self.first_needed(&Publication::default());
         let tail = self.log.committer.place_of(Lsn(first.min(self.log.committer.assigned().next().0)));
         self.log.committer.ring.tail() < tail.position
