@@ -9,7 +9,7 @@ import { Facts } from "./work";
 const BAD = ["fenced", "refused"];
 
 export function ArchivePanel() {
-  const polled = usePolled<{ archive: Archive | null }>("/api/archive", 3000);
+  const polled = usePolled<{ archive: Archive | null }>("/api/archived", 3000);
   const of = polled.value?.archive;
   return (
     <Panel id="archive" title={T.operations.archive}>

@@ -34,7 +34,7 @@ pub(crate) const ROUTES: &[Route] = &[
     Route { method: Method::GET, path: "log", name: "Log", answer: log },
     Route { method: Method::GET, path: "config", name: "Config", answer: config },
     Route { method: Method::GET, path: "connections", name: "Connections", answer: connections },
-    Route { method: Method::GET, path: "archive", name: "Archive", answer: archive },
+    Route { method: Method::GET, path: "archived", name: "Archived", answer: archive },
     Route { method: Method::GET, path: "damage", name: "Damage", answer: damage },
     Route { method: Method::GET, path: "report", name: "Report", answer: report },
 ];
