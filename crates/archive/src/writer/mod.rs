@@ -21,10 +21,12 @@ mod tests;
 mod unit;
 
 use std::io;
+use std::panic::AssertUnwindSafe;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use parking_lot::Mutex;
 use shoal_base::{Clock, Entropy, Lsn};
 use tokio::sync::{Notify, watch};
@@ -124,7 +126,7 @@ impl Archiver {
             safe: watch::Sender::new(Lsn::NONE),
             need: watch::Sender::new(None),
         });
-        let task = tokio::spawn(start(Arc::clone(&shared)));
+        let task = tokio::spawn(supervise(Arc::clone(&shared)));
         Ok(Self { shared, task: Mutex::new(Some(task)) })
     }
 
@@ -201,6 +203,21 @@ impl Drop for Archiver {
     fn drop(&mut self) {
         self.task.lock().iter().for_each(JoinHandle::abort);
     }
+}
+
+/// Runs the archiver. After a panic nothing is archived any more, and the store must not wait for that: its log is released as it is
+/// flushed.
+async fn supervise(shared: Arc<Shared>) {
+    if AssertUnwindSafe(start(Arc::clone(&shared))).catch_unwind().await.is_ok() {
+        return;
+    }
+    let why =
+        "an error of the program stopped the archive: restart the server, and report the error in its log"
+            .to_owned();
+    tracing::error!("{why}");
+    shared.give_up(ArchiverState::Refused { why });
+    let appender = spool::SpoolAppender::new(Arc::clone(&shared.spool));
+    overflow(shared, Arc::new(tokio::sync::Mutex::new(appender))).await;
 }
 
 /// Looks at the spool that an earlier process left, then runs both tasks until archiving is stopped.

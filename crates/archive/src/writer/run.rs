@@ -169,7 +169,7 @@ fn not_continued(shared: &Shared, claimed: &ClaimedLog, is_first: bool) -> Optio
     Some(why)
 }
 
-/// Tells whether a base is needed.
+/// Notes the need of a base, if there is one.
 fn need(shared: &Shared, claimed: &ClaimedLog, why: Option<&str>, from: Lsn) {
     let needed = match (why, claimed.open_gap) {
         (Some(why), _) => Some((why.to_owned(), from)),

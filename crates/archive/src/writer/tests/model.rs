@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use bytes::Bytes;
 use futures_util::FutureExt;
@@ -72,6 +72,8 @@ pub(super) struct ModelStore {
     /// The store does not remember a log while this is true.
     pub(super) blocks_remember: watch::Sender<bool>,
     pub(super) released: AtomicU64,
+    /// Reads of values panic.
+    pub(super) panics: AtomicBool,
 }
 
 impl ModelStore {
@@ -94,6 +96,7 @@ impl ModelStore {
             is_closed: watch::Sender::new(false),
             blocks_remember: watch::Sender::new(false),
             released: AtomicU64::new(0),
+            panics: AtomicBool::new(false),
         })
     }
 
@@ -177,6 +180,7 @@ impl ArchivedStore for ModelStore {
     ) -> Boxed<'a, Result<Bytes, SourceError>> {
         async move {
             tokio::task::yield_now().await;
+            assert!(!self.panics.load(Ordering::Relaxed), "the panic of the test");
             let disk = self.disk.lock();
             if record.lsn.0 <= disk.floor {
                 return Err(SourceError::Lost("the blocks were reused".into()));

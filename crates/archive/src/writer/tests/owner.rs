@@ -82,7 +82,7 @@ impl Owner {
         LogSlot { log: self.log(), seq }.to_string()
     }
 
-    /// Writes a record that goes into a slot of its own.
+    /// Writes a record and waits for its slot, which has no other record.
     pub(super) async fn write(&self) -> u64 {
         let last = self.server.store.put("b\0key", 10);
         sleep(MOMENT).await;

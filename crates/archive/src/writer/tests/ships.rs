@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -62,4 +63,27 @@ async fn store_is_shipped_to_a_folder_and_continued_after_a_stop_and_a_crash() {
     let disk = disk.lock();
     let last = *disk.history.keys().next_back().unwrap();
     assert_eq!(check(&logs, |_| true, &disk.history, Lsn(last)), disk.history.len());
+}
+
+/// Writers wait for a log that nobody releases: a store must not depend on the archive's task.
+#[tokio::test]
+async fn store_continues_after_a_panic_of_the_archiver() {
+    let folder = tempfile::tempdir().unwrap();
+    let disk = disk(1 << 20);
+    let server = Server::start(&disk, folder_bucket(&folder), &options(&folder), 1).await;
+    server.opened().await;
+    server.store.panics.store(true, Ordering::Relaxed);
+    server.store.put("b\0long", 5_000);
+    for number in 0..3 {
+        let last = server.store.put(&format!("b\0{number}"), 10);
+        let limit = tokio::time::Instant::now() + Duration::from_secs(60);
+        while disk.lock().floor < last {
+            assert!(tokio::time::Instant::now() < limit, "{:?}", server.archiver.status());
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+    assert!(
+        matches!(server.state(), ArchiverState::Refused { why } if why.contains("an error of the program"))
+    );
+    server.archiver.stop(Duration::from_secs(10)).await;
 }
