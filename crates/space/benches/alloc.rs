@@ -160,7 +160,7 @@ fn open(name: &str, blocks: u64) {
     let mut block = random.below(4096);
     while block + 2048 < blocks {
         let run = Run::new(block, 1 + random.below(2048) as u32);
-        image.free(run).expect("it lies behind the last one");
+        image.free(run).expect("it is after the last one");
         block = run.end() + 1 + random.below(6144);
     }
     let started = Instant::now();

@@ -30,8 +30,7 @@ fn volume(reader: &ArchiveReader) -> String {
 
 fn lines(url: &str, reader: &ArchiveReader, found: &ArchiveStatus) -> Vec<String> {
     let record = reader.record();
-    let fence = if record.flags.without_fence { "without a fence" } else { "fenced" };
-    let mut lines = vec![format!("archive    {url}, volume {}, {fence}", volume(reader))];
+    let mut lines = vec![format!("archive    {url}, volume {}", volume(reader))];
     let name = &record.owner_name;
     let address = [&name.grpc, &name.resp].into_iter().find(|address| !address.is_empty());
     let address = address.map_or(String::new(), |address| format!(" ({address})"));
@@ -65,7 +64,8 @@ fn lines(url: &str, reader: &ArchiveReader, found: &ArchiveStatus) -> Vec<String
         counted(record.pins.len() as u64, "pin"),
         if record.building == 0 { "" } else { "; one more is being uploaded" }
     ));
-    for gap in &found.gaps {
+    // The first log of an archive starts behind a gap, too, which nothing of a new store is in.
+    for gap in found.gaps.iter().filter(|gap| gap.last.0 > 0) {
         let end = if gap.is_bridged {
             "a base after it exists"
         } else {
@@ -105,7 +105,6 @@ fn as_json(url: &str, reader: &ArchiveReader, found: &ArchiveStatus) -> serde_js
     json!({
         "archive": url,
         "volume": volume(reader),
-        "fenced": !record.flags.without_fence,
         "epoch": record.epoch,
         "owned": record.owner.is_some(),
         "node": record.owner_name.node,

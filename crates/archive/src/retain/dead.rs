@@ -49,7 +49,7 @@ mod tests {
     use shoal_base::Lsn;
 
     use super::*;
-    use crate::format::{LogSlot, OwnerName, RecordBase, RecordFlags};
+    use crate::format::{LogSlot, RecordBase};
 
     fn record(logs: Vec<RecordLog>, bases: &[u64], building: u64) -> ArchiveRecord {
         let base = |id: &u64| RecordBase {
@@ -63,24 +63,8 @@ mod tests {
             objects: 2,
             taken_ns: 1,
         };
-        ArchiveRecord {
-            flags: RecordFlags::default(),
-            volume: [1; 16],
-            revision: 1,
-            nonce: 1,
-            epoch: 9,
-            owner: None,
-            building,
-            oldest_lsn: Lsn::NONE,
-            oldest_ns: 0,
-            tablets: 1,
-            window: 8,
-            lease_ms: 9_000,
-            logs,
-            bases: bases.iter().map(base).collect(),
-            pins: Vec::new(),
-            owner_name: OwnerName::default(),
-        }
+        let bases = bases.iter().map(base).collect();
+        ArchiveRecord { building, logs, bases, ..crate::testing::record() }
     }
 
     /// The rule, slot by slot and in other words.

@@ -1,4 +1,4 @@
-//! The bucket against a store that fails and lies, on the virtual clock.
+//! The bucket against a store that fails and breaks its promises, on the virtual clock.
 
 mod faults;
 mod folder;

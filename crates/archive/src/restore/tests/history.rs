@@ -65,26 +65,8 @@ impl History {
     pub(super) fn new(seed: u64) -> Self {
         let clock = Arc::new(ManualClock::new(START_NS));
         let store = StoreKit::steady(8_192, &clock).in_memory();
-        let log =
-            RecordLog { id: 7, epoch: 1, first: 0, end: None, last_lsn: Lsn::NONE, claimed_ns: START_NS };
-        let record = ArchiveRecord {
-            flags: RecordFlags::default(),
-            volume: store.identity(),
-            revision: 1,
-            nonce: 1,
-            epoch: 1,
-            owner: Some([1; 16]),
-            building: 0,
-            oldest_lsn: Lsn::NONE,
-            oldest_ns: 0,
-            tablets: 2,
-            window: 8,
-            lease_ms: 9_000,
-            logs: vec![log],
-            bases: Vec::new(),
-            pins: Vec::new(),
-            owner_name: OwnerName::default(),
-        };
+        let mut record = crate::testing::record();
+        (record.volume, record.tablets, record.logs[0].claimed_ns) = (store.identity(), 2, START_NS);
         let end = LogEnd { last_lsn: Lsn::NONE, store_ns: 0, wall_ns: START_NS };
         let mut history = Self {
             record,
