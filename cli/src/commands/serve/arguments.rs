@@ -245,7 +245,7 @@ pub(crate) struct Arguments {
     /// The time for which writes are collected before they are sent to the archive [default: 1s].
     #[arg(long, value_name = "DURATION", env = "SHOAL_ARCHIVE_INTERVAL", hide_env_values = true)]
     pub(crate) archive_interval: Option<String>,
-    /// Objects that are put into the bucket in a second at most: each one is paid for [default: 10].
+    /// Objects below 256 KiB that are put into the bucket in a second at most: each one is paid for [default: 10].
     #[arg(long, value_name = "N", env = "SHOAL_ARCHIVE_PUTS", hide_env_values = true, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(crate) archive_puts: Option<u32>,
     /// Every moment of the last time of this length can be restored [default: 7d].

@@ -93,12 +93,12 @@ impl ArchiveBucket {
             limited(WRITE_TIME, self.requests.create(name, bytes.clone()))
         };
         // Waiting for the turn is no slowness of the store.
-        self.budget.turn().await;
+        self.budget.turn(bytes.len()).await;
         let start = Instant::now();
         let first = std::pin::pin!(attempt());
         let second = std::pin::pin!(async {
             sleep(self.times.second_attempt()).await;
-            self.budget.turn().await;
+            self.budget.turn(bytes.len()).await;
             count(&self.counters.second_attempts);
             attempt().await
         });
@@ -136,7 +136,7 @@ impl ArchiveBucket {
     pub async fn cas(&self, name: &str, bytes: Bytes, tag: &VersionTag) -> Result<CasOutcome, BucketError> {
         let mut attempts = Attempts::new(self, name);
         loop {
-            self.budget.turn().await;
+            self.budget.turn(bytes.len()).await;
             count(&self.counters.puts);
             let failure = match limited(WRITE_TIME, self.requests.replace(name, bytes.clone(), tag)).await {
                 Ok(tag) if tag != VersionTag::default() => return Ok(CasOutcome::Done(tag)),

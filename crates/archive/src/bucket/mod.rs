@@ -46,7 +46,7 @@ pub const IDENTITY_BYTES: u64 = 128;
 /// Options of a bucket.
 #[derive(Clone, Copy, Debug)]
 pub struct BucketOptions {
-    /// PUTs a second at most.
+    /// PUTs of small objects a second at most; those of 256 KiB and more do not wait.
     pub puts_per_second: u32,
     /// A request without an outcome is repeated for this time.
     pub patience: Duration,

@@ -6,6 +6,9 @@ use parking_lot::Mutex;
 use shoal_base::Entropy;
 use tokio::time::{Instant, sleep_until};
 
+/// An object of at least this many bytes is large: at the prices of S3 its PUT costs no more than a month of its room, and a store that writes
+/// so much needs the requests. With a pause before each the archive would never catch up.
+pub(super) const LARGE_BYTES: usize = 256 << 10;
 /// The pause after the first attempt. Each further one is twice as long.
 const PAUSE_MIN: Duration = Duration::from_millis(50);
 /// The longest pause.
@@ -44,8 +47,8 @@ impl PutTimes {
     }
 }
 
-/// The budget of PUTs: requests that cost money wait for their turn, so that a second has at most a number of them. A whole second's
-/// number may start at once.
+/// The budget of PUTs: small requests, whose price is not that of their bytes, wait for their turn, so that a second has at most a number of
+/// them. A whole second's number may start at once.
 pub(super) struct PutBudget {
     interval: Duration,
     burst: Duration,
@@ -59,8 +62,11 @@ impl PutBudget {
         Self { interval, burst: Duration::from_secs(1) - interval, next: Mutex::new(None) }
     }
 
-    /// Waits for the turn of a PUT.
-    pub(super) async fn turn(&self) {
+    /// Waits for the turn of a PUT of `bytes` bytes.
+    pub(super) async fn turn(&self, bytes: usize) {
+        if bytes >= LARGE_BYTES {
+            return;
+        }
         let turn = {
             let (mut next, now) = (self.next.lock(), Instant::now());
             let turn = next.map_or(now, |next| next.max(now));
@@ -106,7 +112,9 @@ mod tests {
         let start = Instant::now();
         let mut turns = Vec::new();
         for _ in 0..35 {
-            budget.turn().await;
+            // Large ones take no turn from others.
+            budget.turn(LARGE_BYTES).await;
+            budget.turn(LARGE_BYTES - 1).await;
             turns.push(start.elapsed());
         }
         assert!(turns[9] < Duration::from_millis(10), "{turns:?}");
@@ -118,7 +126,7 @@ mod tests {
         tokio::time::sleep(Duration::from_secs(60)).await;
         let start = Instant::now();
         for _ in 0..20 {
-            budget.turn().await;
+            budget.turn(1).await;
         }
         assert!(start.elapsed() >= Duration::from_millis(990), "{:?}", start.elapsed());
     }

@@ -20,6 +20,9 @@ use crate::source::SourceError;
 
 /// The pause after a wait that brought nothing.
 const PAUSE: Duration = Duration::from_millis(100);
+/// The pause after a wait that brought something: a busy store flushes thousands of batches a second, and a wake-up for each would take
+/// processor time from its writers. Segments linger longer.
+const GATHER: Duration = Duration::from_millis(5);
 
 /// The reason why a log is not continued.
 #[derive(Debug, PartialEq, Eq)]
@@ -164,6 +167,7 @@ impl Shipping {
         self.read = Some(Box::pin(async move {
             if waits {
                 feed.wait().await;
+                sleep(GATHER).await;
             }
             let found = feed.next().await;
             if waits && matches!(found, Ok(None)) && shared.store.durable() <= feed.sent() {

@@ -4,6 +4,8 @@
 //! can continue in the other one in the middle of a long value.
 
 use bytes::Bytes;
+use futures_util::StreamExt;
+use futures_util::stream::FuturesOrdered;
 use shoal_base::checksum::crc32c;
 use shoal_base::limits::VALUE_UNIT_BYTES;
 use shoal_base::{Lsn, TabletId};
@@ -18,6 +20,9 @@ use crate::source::{ArchivedStore, SourceBatch, SourceError, SourceRecord};
 const PIECES_BYTES: usize = 1 << 20;
 /// Bytes of a batch with records that leave room for the head and the table of its segment.
 const RECORDS_BYTES_MAX: u64 = SEGMENT_BYTES_MAX as u64 - CARRIED_BYTES_MAX - (1 << 20);
+
+/// Bytes of the values of a batch that are read from the device at a time; a longer value is read alone.
+const READ_BYTES_IN_FLIGHT: u64 = 1 << 20;
 
 /// The place of a record's value in the archive.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -125,6 +130,8 @@ impl Unit {
     /// The batch of the records.
     async fn records(&self, store: &dyn ArchivedStore) -> Result<PackedBatch, SourceError> {
         let mut checksums = self.checksums.iter();
+        // Values from the device ahead of their records, and the record after the last one of them.
+        let (mut values, mut in_flight, mut next) = (FuturesOrdered::new(), 0, 0);
         let first = self.batch.records.first().map_or(Lsn::NONE, |record| record.lsn);
         let mut writer = self.writer(first);
         for (record, place) in self.batch.records.iter().zip(&self.places) {
@@ -136,7 +143,18 @@ impl Unit {
                     writer.push(&encode_record(RecordKind::Delete, tablet, logged.key(), &[], continues));
                 }
                 Place::Carried => {
-                    let stored = read(store, record, 0, record.stored_bytes as usize).await?;
+                    while let Some(ahead) = self.batch.records.get(next)
+                        && (in_flight == 0 || in_flight + ahead.stored_bytes <= READ_BYTES_IN_FLIGHT)
+                    {
+                        if self.places[next] == Place::Carried {
+                            in_flight += ahead.stored_bytes;
+                            values.push_back(read(store, ahead, 0, ahead.stored_bytes as usize));
+                        }
+                        next += 1;
+                    }
+                    let stored = values.next().await;
+                    let stored = stored.unwrap_or_else(|| unreachable!("a carried value is read"))?;
+                    in_flight -= record.stored_bytes;
                     writer.push_carried(logged, &stored);
                 }
                 Place::InPieces => {

@@ -74,6 +74,8 @@ pub(super) struct ModelStore {
     pub(super) released: AtomicU64,
     /// Reads of values panic.
     pub(super) panics: AtomicBool,
+    /// Bytes of values that are being read, and the most at a time.
+    reading: Mutex<(usize, usize)>,
 }
 
 impl ModelStore {
@@ -97,6 +99,7 @@ impl ModelStore {
             blocks_remember: watch::Sender::new(false),
             released: AtomicU64::new(0),
             panics: AtomicBool::new(false),
+            reading: Mutex::default(),
         })
     }
 
@@ -130,6 +133,11 @@ impl ModelStore {
     pub(super) fn put(&self, key: &str, bytes: usize) -> u64 {
         let value = Bytes::from(random(bytes, bytes as u64 + self.disk.lock().next));
         self.write(vec![(key.as_bytes().to_vec(), Some(value), false)])
+    }
+
+    /// The most bytes of values that were read at a time.
+    pub(super) fn bytes_read_at_once(&self) -> usize {
+        self.reading.lock().1
     }
 
     pub(super) fn is_full(&self) -> bool {
@@ -179,7 +187,13 @@ impl ArchivedStore for ModelStore {
         bytes: usize,
     ) -> Boxed<'a, Result<Bytes, SourceError>> {
         async move {
+            {
+                let mut reading = self.reading.lock();
+                reading.0 += bytes;
+                reading.1 = reading.1.max(reading.0);
+            }
             tokio::task::yield_now().await;
+            self.reading.lock().0 -= bytes;
             assert!(!self.panics.load(Ordering::Relaxed), "the panic of the test");
             let disk = self.disk.lock();
             if record.lsn.0 <= disk.floor {

@@ -87,3 +87,24 @@ async fn store_continues_after_a_panic_of_the_archiver() {
     );
     server.archiver.stop(Duration::from_secs(10)).await;
 }
+
+/// The values of a batch are read side by side: on a device that answers in a millisecond, one after the other would be a thousand a second.
+#[tokio::test]
+async fn values_of_a_batch_are_read_side_by_side() {
+    let folder = tempfile::tempdir().unwrap();
+    let (disk, bucket) = (disk(16 << 20), folder_bucket(&folder));
+    let options = ArchiverOptions { memory_bytes: 32 << 20, ..options(&folder) };
+    let server = Server::start(&disk, bucket, &options, 1).await;
+    server.opened().await;
+    let value = Bytes::from(vec![7; 60_000]);
+    server.store.write((0..50_u8).map(|at| (vec![b'b', 0, at], Some(value.clone()), false)).collect());
+    server.catch_up().await;
+    let at_once = server.store.bytes_read_at_once();
+    assert!((900_000..=1 << 20).contains(&at_once), "{at_once} bytes at a time");
+    server.store.put("b\0long", 3 << 20);
+    server.catch_up().await;
+    assert_eq!(server.store.bytes_read_at_once(), 3 << 20, "a long value is read alone");
+    let (_, logs) = replay(&contents(&folder), &VOLUME);
+    assert_eq!(logs.len(), 1);
+    server.archiver.stop(Duration::from_secs(10)).await;
+}
