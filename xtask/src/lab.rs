@@ -160,7 +160,7 @@ const EXPERIMENTS: [Experiment; 25] = [
     engine("full", "R3", "full::", &[]),
     engine("expiry", "C01", "expired::", &[]),
     engine("threads", "R6", "concurrency::", &[]),
-    engine("histories", "T11", "histories::", &[("HISTORIES", 700, 20_000)]),
+    engine("histories", "T11", "histories::", &[("HISTORIES", 500, 20_000)]),
     engine("transactions", "T11", "transactions::", &[("TRANSACTIONS", 400, 10_000)]),
     engine("layers", "T29", "layers::", &[("DIVISIONS", 1_000, 50_000)]),
     // The trees of small stores: without layers and filters.
@@ -170,11 +170,11 @@ const EXPERIMENTS: [Experiment; 25] = [
         row: "T10",
         suite: Suite::Schedules,
         filter: "",
-        sizes: &[("SCHEDULES", 100_000, 1_000_000)],
+        sizes: &[("SCHEDULES", 60_000, 1_000_000)],
         beside: false,
     },
     units("archive", "T30", "writer::tests::simulation", &[("ARCHIVE_ROUNDS", 600, 62_500)]),
-    units("hostile", "T13", "testing::hostile", &[("HOSTILE_MS", 10_000, 600_000)]),
+    units("hostile", "T13", "testing::hostile", &[("HOSTILE_MS", 6_000, 600_000)]),
     Experiment {
         name: "tars",
         row: "C08, C09",
@@ -184,15 +184,15 @@ const EXPERIMENTS: [Experiment; 25] = [
         beside: false,
     },
     // These measure a server's maximum, and then ask for a part or a multiple of it.
-    program("load", "T15", "load::sustained", &[("LOAD_S", 60, 1_800)]),
+    program("load", "T15", "load::sustained", &[("LOAD_S", 30, 1_800)]),
     program("overload", "T16", "load::overload", &[("OVERLOAD_S", 20, 600), ("OVERLOAD_KEYS", 1_000, 1_000)]),
     // Each judges its own server: its survival, its memory, the clients that it cuts.
-    beside(program("kills", "T8", "kill::rounds_of_the_laboratory", &[("KILLS", 30, 2_000)])),
+    beside(program("kills", "T8", "kill::rounds_of_the_laboratory", &[("KILLS", 20, 2_000)])),
     beside(program(
         "memory",
         "T7",
         "memory:: containers::",
-        &[("MEMORY_S", 60, 600), ("CONTAINER_S", 15, 150)],
+        &[("MEMORY_S", 30, 600), ("CONTAINER_S", 15, 150)],
     )),
     beside(program("abuse", "T17 to T20", "abuse::", ABUSE)),
 ];
