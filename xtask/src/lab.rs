@@ -173,7 +173,7 @@ const EXPERIMENTS: [Experiment; 25] = [
         sizes: &[("SCHEDULES", 60_000, 1_000_000)],
         beside: false,
     },
-    units("archive", "T30", "writer::tests::simulation", &[("ARCHIVE_ROUNDS", 600, 62_500)]),
+    units("archive", "T30", "writer::tests::simulation", &[("ARCHIVE_ROUNDS", 7_000, 70_000)]),
     units("hostile", "T13", "testing::hostile", &[("HOSTILE_MS", 6_000, 600_000)]),
     Experiment {
         name: "tars",

@@ -3,13 +3,15 @@
 //! `LAB_ARCHIVE_ROUNDS=N` runs N rounds.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
-use shoal_base::{Entropy, Lsn, SeededEntropy};
+use shoal_base::{Lsn, SeededEntropy};
 use shoal_testkit::bytes::random;
+use shoal_testkit::lab;
 use tokio::time::sleep;
 
 use super::replay::{check, replay};
@@ -19,6 +21,9 @@ use crate::bucket::fault::{FAULTS, Fault, FaultStore, Latency};
 /// Faults that break a promise on which the archive rests (X5), or of a request that the writer never makes.
 const NOT_HERE: [Fault; 2] = [Fault::DeletedKey, Fault::StaleList];
 const ROUNDS: u64 = 120;
+
+/// Values are parts of these bytes: to draw each one would take a third of the time.
+static BYTES: LazyLock<Bytes> = LazyLock::new(|| random(4 << 20, 1).into());
 
 /// Counts of the events of all rounds: each must have happened.
 type Events = BTreeMap<&'static str, u64>;
@@ -137,8 +142,8 @@ impl Round {
                 let continues = at + 1 < records && self.dice.below(2) == 0;
                 let key = format!("b\0{}", self.dice.below(50)).into_bytes();
                 let bytes = [0, 20, 100, 3_000, 70_000][self.dice.below(5) as usize];
-                let value =
-                    (self.dice.below(5) > 0).then(|| Bytes::from(random(bytes, self.dice.next_u64())));
+                let first = self.dice.below((BYTES.len() - bytes) as u64) as usize;
+                let value = (self.dice.below(5) > 0).then(|| BYTES.slice(first..first + bytes));
                 batch.push((key, value, continues));
             }
             server.store.write(batch);
@@ -255,23 +260,28 @@ async fn run(seed: u64) -> (Round, usize) {
 
 #[test]
 fn no_archived_record_is_lost_under_any_fault() {
-    let rounds = std::env::var("LAB_ARCHIVE_ROUNDS").map_or(ROUNDS, |rounds| rounds.parse().unwrap());
-    let seed: u64 = std::env::var("LAB_SEED").map_or(0, |seed| seed.parse().unwrap());
-    let first = 1_000_000 * seed;
-    let mut faults: BTreeMap<Fault, u64> = FAULTS.iter().map(|fault| (*fault, 0)).collect();
-    let (mut events, mut records) = (Events::new(), 0);
-    for seed in first..first + rounds {
-        println!("seed {seed}");
+    let rounds = lab::number("ARCHIVE_ROUNDS", ROUNDS);
+    let first = 1_000_000 * lab::number("SEED", 0);
+    let faults: BTreeMap<Fault, u64> = FAULTS.iter().map(|fault| (*fault, 0)).collect();
+    let sums = Mutex::new((faults, Events::new(), 0));
+    lab::on_all_cores(rounds, |number| {
+        let seed = first + number;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build();
-        let (round, count) = runtime.unwrap().block_on(run(seed));
-        round
-            .store
-            .counts()
-            .into_iter()
-            .for_each(|(fault, count)| *faults.entry(fault).or_default() += count);
-        round.events.iter().for_each(|(event, count)| *events.entry(event).or_default() += count);
-        records += count;
-    }
+        let ran = catch_unwind(AssertUnwindSafe(|| runtime.unwrap().block_on(run(seed))));
+        let (round, count) = ran.unwrap_or_else(|panic| {
+            println!("seed {seed} failed");
+            resume_unwind(panic)
+        });
+        let mut sums = sums.lock();
+        for (fault, count) in round.store.counts() {
+            *sums.0.entry(fault).or_default() += count;
+        }
+        for (event, count) in round.events {
+            *sums.1.entry(event).or_default() += count;
+        }
+        sums.2 += count;
+    });
+    let (faults, events, records) = sums.into_inner();
     println!("{rounds} rounds, {records} records, {} faults", faults.values().sum::<u64>());
     println!("{faults:?}\n{events:?}");
     if rounds < ROUNDS {
