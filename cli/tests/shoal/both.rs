@@ -67,12 +67,12 @@ impl Objects {
         }
     }
 
-    /// Over the Redis protocol and S3 one of `if_exists` and `if_version_not` at most.
-    pub(crate) async fn put(&self, key: &[u8], value: Bytes, rules: RejectRules) -> Result<()> {
+    /// Over the Redis protocol and S3 one of `if_exists` and `if_version_not` at most. Returns the version if the protocol does.
+    pub(crate) async fn put(&self, key: &[u8], value: Bytes, rules: RejectRules) -> Result<Option<Lsn>> {
         match self {
             Self::Grpc(client, bucket) => {
                 let options = PutOptions { rules, ..PutOptions::default() };
-                client.put(bucket, key, value, options).await.map(drop)
+                client.put(bucket, key, value, options).await.map(|done| Some(done.version))
             }
             Self::Redis(connection) => {
                 let mut command = match rules.if_version_not {
@@ -82,22 +82,37 @@ impl Objects {
                 if rules.if_exists {
                     command.arg("NX");
                 }
-                let done: Option<redis::Value> = ask(connection, &command).await?;
-                done.map(drop).ok_or(Error::ConditionFailed { rule: None, current: None })
+                match ask::<Option<redis::Value>>(connection, &command).await? {
+                    Some(redis::Value::Int(version)) => Ok(Some(Lsn(version as u64))),
+                    Some(_) => Ok(None),
+                    None => Err(Error::ConditionFailed { rule: None, current: None }),
+                }
             }
             Self::S3(client) if value.len() >= UPLOADED_BYTES => {
                 let parts: Vec<&[u8]> = value.chunks(PART_BYTES).collect();
-                client.upload(key, &parts, &rules).await
+                client.upload(key, &parts, &rules).await.map(|()| None)
             }
-            Self::S3(client) => client.put(key, &value, &rules).await,
+            Self::S3(client) => client.put(key, &value, &rules).await.map(|()| None),
         }
     }
 
-    pub(crate) async fn delete(&self, key: &[u8]) -> Result<()> {
+    /// Returns the version if the protocol does.
+    pub(crate) async fn delete(&self, key: &[u8]) -> Result<Option<Lsn>> {
         match self {
-            Self::Grpc(client, bucket) => client.delete(bucket, key, RejectRules::default()).await.map(drop),
-            Self::Redis(connection) => ask::<u64>(connection, cmd("DEL").arg(key)).await.map(drop),
-            Self::S3(client) => client.delete(key).await,
+            Self::Grpc(client, bucket) => {
+                let done = client.delete(bucket, key, RejectRules::default()).await;
+                done.map(|done| Some(done.version))
+            }
+            Self::Redis(connection) => ask::<u64>(connection, cmd("DEL").arg(key)).await.map(|_| None),
+            Self::S3(client) => client.delete(key).await.map(|()| None),
+        }
+    }
+
+    /// Adds 1 to a number, over the Redis protocol; returns the sum.
+    pub(crate) async fn increment(&self, key: &[u8]) -> Result<u64> {
+        match self {
+            Self::Redis(connection) => ask(connection, cmd("INCR").arg(key)).await,
+            Self::Grpc(..) | Self::S3(_) => panic!("the protocol has no such command"),
         }
     }
 

@@ -202,7 +202,7 @@ impl Writer {
             };
             let known = self.keys.entry(key).or_default();
             match result {
-                Ok(()) => {
+                Ok(_) => {
                     *known = Known { acknowledged: what, in_flight: None };
                     self.acknowledged += 1;
                 }

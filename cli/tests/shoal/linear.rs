@@ -19,7 +19,7 @@ use crate::both::Objects;
 use crate::harness::Frontends;
 use crate::machine::runtime;
 
-const BUCKET: &str = "both";
+pub(crate) const BUCKET: &str = "both";
 /// Clients, of the frontends in turn.
 const CLIENTS: u64 = 8;
 const KEYS: u64 = 64;
@@ -51,7 +51,7 @@ fn all_frontends_are_linearizable_over_kills() {
 }
 
 /// A server with all frontends on one bucket, and its address of S3.
-fn serve(data: &Path) -> (Frontends, String) {
+pub(crate) fn serve(data: &Path) -> (Frontends, String) {
     let mut command = Frontends::command(data, "256M");
     command.args(["--resp-bucket", BUCKET, "--s3", "127.0.0.1:0"]);
     let mut server = Frontends::start(command);
@@ -92,12 +92,12 @@ impl User {
         &mut self,
         key: u64,
         called: u64,
-        result: shoal_client::Result<()>,
+        result: shoal_client::Result<Option<Lsn>>,
         action: KeyAction,
         rejected: KeyAction,
     ) -> bool {
         match result {
-            Ok(()) => self.note(key, called, Some(self.world.now()), action),
+            Ok(_) => self.note(key, called, Some(self.world.now()), action),
             Err(Error::ConditionFailed { .. }) => self.note(key, called, Some(self.world.now()), rejected),
             Err(Error::Busy(_)) => {}
             Err(Error::Unknown(_) | Error::Unavailable { .. }) => {

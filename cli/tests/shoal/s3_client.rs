@@ -33,6 +33,8 @@ struct Reply {
     status: u16,
     etag: Option<String>,
     body: Vec<u8>,
+    /// The server closes the connection: it refused the body before it had read it.
+    is_last: bool,
 }
 
 impl Reply {
@@ -103,9 +105,15 @@ impl S3Client {
         let answer = async {
             stream.write_all(head.as_bytes()).await?;
             stream.write_all(body).await?;
-            receive(&mut stream).await
+            let reply = receive(&mut stream).await?;
+            if reply.is_last
+                && let Ok(next) = connection(&self.address).await
+            {
+                *stream = next;
+            }
+            Ok(reply)
         };
-        answer.await.map_err(|error| Error::Unknown(error.to_string()))
+        answer.await.map_err(|error: std::io::Error| Error::Unknown(error.to_string()))
     }
 
     /// The value, and a version that stands for its ETag.
@@ -193,17 +201,25 @@ impl S3Client {
 }
 
 async fn connected(address: &str) -> Arc<AsyncMutex<BufReader<TcpStream>>> {
-    let stream = TcpStream::connect(address).await.unwrap();
-    stream.set_nodelay(true).unwrap();
-    Arc::new(AsyncMutex::new(BufReader::new(stream)))
+    Arc::new(AsyncMutex::new(connection(address).await.unwrap()))
+}
+
+async fn connection(address: &str) -> std::io::Result<BufReader<TcpStream>> {
+    let stream = TcpStream::connect(address).await?;
+    stream.set_nodelay(true)?;
+    Ok(BufReader::new(stream))
 }
 
 async fn receive(stream: &mut BufReader<TcpStream>) -> std::io::Result<Reply> {
     let mut line = String::new();
     stream.read_line(&mut line).await?;
     let status = line.get(9..12).and_then(|status| status.parse().ok());
-    let mut reply =
-        Reply { status: status.ok_or(std::io::ErrorKind::UnexpectedEof)?, etag: None, body: Vec::new() };
+    let mut reply = Reply {
+        status: status.ok_or(std::io::ErrorKind::UnexpectedEof)?,
+        etag: None,
+        body: Vec::new(),
+        is_last: false,
+    };
     let mut length = 0;
     loop {
         let mut line = String::new();
@@ -212,6 +228,7 @@ async fn receive(stream: &mut BufReader<TcpStream>) -> std::io::Result<Reply> {
         match name.to_ascii_lowercase().as_str() {
             "content-length" => length = value.parse().expect("a length is a number"),
             "etag" => reply.etag = Some(value.to_owned()),
+            "connection" => reply.is_last = value.eq_ignore_ascii_case("close"),
             _ => {}
         }
     }
