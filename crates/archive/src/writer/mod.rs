@@ -142,7 +142,7 @@ impl Archiver {
         self.shared.progress.lock().archived
     }
 
-    /// Waits until a restore would have record `lsn`: it is archived, and the archive needs no base. The next segment starts at once.
+    /// Waits until a restore would have record `lsn`: it is archived, and the archive needs no base. The segment with it starts at once.
     pub async fn wait_archived(&self, lsn: Lsn) {
         {
             let mut progress = self.shared.progress.lock();

@@ -66,7 +66,7 @@ pub(super) struct Progress {
     pub(super) record: Option<ArchiveRecord>,
     /// The bucket does not keep up: records go to the spool.
     pub(super) is_behind: bool,
-    /// Segments start without a linger up to this record.
+    /// The segment with this record starts without a linger.
     pub(super) hurry: Lsn,
     pub(super) is_stopping: bool,
     pub(super) trouble: Option<(String, Instant)>,

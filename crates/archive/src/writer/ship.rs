@@ -59,6 +59,14 @@ struct OpenSegment {
     next: Option<PackedBatch>,
 }
 
+impl OpenSegment {
+    /// The last number in it.
+    fn last_lsn(&self) -> Lsn {
+        let numbered = self.batches.iter().rev().find(|batch| batch.count > 0);
+        numbered.map_or(Lsn::NONE, PackedBatch::last_lsn)
+    }
+}
+
 /// A log that is being shipped.
 pub(super) struct Shipping {
     shared: Arc<Shared>,
@@ -233,10 +241,11 @@ impl Shipping {
         if !has_slot || self.open.batches.is_empty() {
             return false;
         }
-        let is_hurried = {
+        let (is_stopping, hurry) = {
             let progress = self.shared.progress.lock();
-            progress.is_stopping || progress.hurry > progress.archived
+            (progress.is_stopping, progress.hurry)
         };
+        let is_hurried = is_stopping || (hurry > self.sent() && self.open.last_lsn() >= hurry);
         is_hurried || self.is_full() || self.linger_end().is_none()
     }
 

@@ -1,5 +1,6 @@
 //! The bucket is away: the spool, gaps, and the store that waits for neither.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -179,6 +180,33 @@ async fn idle_costs_nothing_and_waiting_hurries() {
     let last = owner.server.store.put("b\0key", 10);
     timeout(MOMENT, archiver.wait_archived(Lsn(last))).await.unwrap();
     assert_eq!(owner.archived(), last);
+}
+
+/// A waiting client costs one segment, however long its request takes: the records after it linger.
+#[tokio::test(start_paused = true)]
+async fn waiting_client_costs_one_segment() {
+    let change = |options| ArchiverOptions { linger: Duration::from_secs(600), ..options };
+    let owner = Owner::start_with(archive(), disk(1 << 20), change).await;
+    owner.server.opened().await;
+    owner.write().await;
+    owner.scripted.rule("create", owner.slot(2), Fate::Held);
+    // A request without an answer is sent again.
+    let slots = || {
+        let arrivals = owner.scripted.arrivals().into_iter().map(|it| it.name);
+        arrivals.filter(|name| name.starts_with("log/")).collect::<BTreeSet<String>>().len()
+    };
+    let before = slots();
+    for _ in 0..5 {
+        let last = owner.server.store.put("b\0key", 10);
+        assert!(timeout(MOMENT, owner.server.archiver.wait_archived(Lsn(last))).await.is_err());
+        for _ in 0..20 {
+            owner.server.store.put("b\0key", 10);
+            sleep(Duration::from_millis(20)).await;
+        }
+    }
+    assert_eq!(slots() - before, 5, "a segment for each wait");
+    owner.scripted.release();
+    owner.server.catch_up().await;
 }
 
 /// Uploads are not archived: a delete takes the number of each of their records. The completed object has its value.
