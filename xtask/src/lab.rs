@@ -147,7 +147,7 @@ const BASE: Sizes = &[
     ("FAULT_OPERATIONS", 60, 200),
 ];
 
-const EXPERIMENTS: [Experiment; 25] = [
+const EXPERIMENTS: [Experiment; 26] = [
     engine("model", "T1", "model::", &[("SEQUENCES", 20_000, 1_000_000)]),
     engine("crash", "T2", "explore::crash_states", &[("STATES", 400_000, 25_000_000)]),
     engine("short", "T2a", "explore::every_short_sequence", &[("LENGTH", 3, 4), ("PER_POINT", 24, 24)]),
@@ -188,6 +188,7 @@ const EXPERIMENTS: [Experiment; 25] = [
     program("overload", "T16", "load::overload", &[("OVERLOAD_S", 20, 600), ("OVERLOAD_KEYS", 1_000, 1_000)]),
     // Each judges its own server: its survival, its memory, the clients that it cuts.
     beside(program("kills", "T8", "kill::rounds_of_the_laboratory", &[("KILLS", 20, 2_000)])),
+    beside(program("archive-kills", "T30", "archive::kills::", &[("ARCHIVE_KILLS", 8, 400)])),
     beside(program(
         "memory",
         "T7",
@@ -387,7 +388,7 @@ mod tests {
             .filter(|group| group.len() > 1)
             .map(|group| group.iter().map(|it| it.name).collect())
             .collect();
-        assert_eq!(together, [["kills", "memory", "abuse"]]);
+        assert_eq!(together, [["kills", "archive-kills", "memory", "abuse"]]);
     }
 
     #[test]
