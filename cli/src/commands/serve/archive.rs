@@ -256,7 +256,7 @@ fn figures(
     bucket: &ArchiveBucket,
     spool_bytes_max: u64,
 ) -> ArchiveFigures {
-    let (state, words) = state(status, bases);
+    let (state, words) = state(status, bases.failure());
     let counters = bucket.counters();
     let [puts, gets, deletes, lists, failures, ours, foreign] = [
         &counters.puts,
@@ -294,8 +294,12 @@ fn figures(
 }
 
 /// The state, as a label and in words.
-fn state(status: &ArchiverStatus, bases: &BaseStatus) -> (&'static str, String) {
-    let base_failed = bases.failure().map(|why| format!("; the last base failed: {why}")).unwrap_or_default();
+fn state(status: &ArchiverStatus, base_failure: Option<String>) -> (&'static str, String) {
+    let base_failed = base_failure.map(|why| format!("; the last base failed: {why}")).unwrap_or_default();
+    if let (ArchiverState::Connecting { why }, Some(gap)) = (&status.state, &status.gap) {
+        let why = if why.is_empty() { "it is connected to again" } else { why };
+        return ("gap", format!("a base is needed, once the bucket answers: {gap}. The bucket: {why}"));
+    }
     match &status.state {
         ArchiverState::Connecting { why } if why.is_empty() => {
             ("connecting", "connecting to the bucket".into())

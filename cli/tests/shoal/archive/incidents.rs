@@ -52,6 +52,30 @@ fn archive_waits_for_its_bucket() {
     assert_eq!((found.len(), &found["after"]), (402, &b"2".to_vec()));
 }
 
+/// Incident 2 with a small spool: it is dropped, the state is `gap` while the bucket is still away, and a base ends it. Nothing is refused.
+#[test]
+fn archive_has_a_gap_when_the_spool_is_full() {
+    let drill = Drill::new();
+    let away = drill.path("away");
+    let server = Archived::start(&drill.path("data"), &drill.url(), &["--archive-spool", "4M"]);
+    server.has_base();
+    let first_base = server.metric("shoal_archive_base_last_timestamp_seconds");
+    let mut redis = server.client();
+    fs::rename(drill.bucket(), &away).unwrap();
+    for number in 0..400 {
+        assert!(redis.set(&format!("during{number}"), &[7; 100_000]));
+    }
+    eventually("the gap", || server.is_in_state("gap"));
+    assert_eq!(server.metric("shoal_archive_gaps_total"), 1.0);
+    assert!(redis.set("after", b"2"));
+    fs::rename(&away, drill.bucket()).unwrap();
+    eventually("the archive follows", || redis.is_archived(1_000) && server.is_in_state("shipping"));
+    assert!(server.metric("shoal_archive_base_last_timestamp_seconds") > first_base);
+    assert_eq!(server.metric("shoal_archive_gaps_total"), 1.0);
+    server.kill();
+    assert_eq!(objects(&drill.restore("new", &[])).len(), 401);
+}
+
 /// Incident 3: a copy of the data file is served with the same archive. The first server stops archiving, reports it, and continues to serve.
 #[test]
 fn archive_has_one_owner() {

@@ -155,6 +155,8 @@ impl Shared {
             }
             tracing::warn!("the archive has a gap: {why}. A new base is needed");
             (progress.follows, progress.gap) = (true, Some(why));
+            // Before the first log it is not known whether the archive is new: then its opening counts it.
+            progress.gaps += u64::from(progress.log != 0);
         }
         self.shipper.notify_one();
         self.overflow.notify_one();
@@ -213,6 +215,7 @@ impl Shared {
             lag_bytes: progress.memory_bytes + spool_lag,
             spool_bytes,
             gaps: progress.gaps,
+            gap: progress.gap.clone(),
             segments: progress.segments,
             segment_bytes: progress.segment_bytes,
             epoch: progress.epoch,

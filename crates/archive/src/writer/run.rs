@@ -130,11 +130,12 @@ async fn open(
     need(shared, claimed, why.as_deref(), from);
     {
         let mut progress = shared.progress.lock();
+        let is_counted = progress.gap.is_some() && progress.log != 0;
         (progress.follows, progress.gap, progress.is_behind) = (false, None, false);
         // Those of the log before.
         progress.flights.clear();
         progress.trouble = None;
-        progress.gaps += u64::from(why.is_some() && previous.is_some());
+        progress.gaps += u64::from(why.is_some() && previous.is_some() && !is_counted);
         (progress.archived, progress.log, progress.epoch) = (from, claimed.log, claimed.epoch);
         (progress.next_slot, progress.replay_slot) = (0, 0);
         progress.state = ArchiverState::Shipping;

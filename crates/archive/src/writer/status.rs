@@ -83,6 +83,8 @@ pub struct ArchiverStatus {
     pub spool_bytes: u64,
     /// Gaps since the start of the process.
     pub gaps: u64,
+    /// Reason for a gap that no log has been opened after: writes are in neither the archive nor the spool until the bucket is reached.
+    pub gap: Option<String>,
     /// Archived segments since the start of the process.
     pub segments: SegmentCounts,
     /// Their bytes.

@@ -94,12 +94,15 @@ async fn full_spool_is_a_gap() {
     write_many(&owner, 1_000, 3_000).await;
     assert_eq!(spool_bytes(&owner), 0, "the spool is dropped");
     assert_eq!(owner.disk.lock().floor, owner.server.store_last());
-    assert!(matches!(owner.server.state(), ArchiverState::Connecting { .. }), "{:?}", owner.server.state());
+    let status = owner.server.archiver.status();
+    assert!(matches!(status.state, ArchiverState::Connecting { .. }), "{:?}", status.state);
+    assert_eq!(status.gaps, 1, "counted when it starts");
+    assert!(status.gap.is_some_and(|why| why.contains("1048576 bytes")));
     owner.scripted.forget_rules();
     sleep(Duration::from_secs(120)).await;
     let last = owner.write().await;
     let status = owner.server.archiver.status();
-    assert_eq!((status.gaps, status.archived), (1, Lsn(last)));
+    assert_eq!((status.gaps, status.gap, status.archived), (1, None, Lsn(last)));
     let ArchiverState::NeedsBase { why } = &status.state else { panic!("{:?}", status.state) };
     assert!(why.contains("1048576 bytes") && why.contains("spool"), "{why}");
     let need = owner.server.archiver.needs_base().borrow().clone().unwrap();
