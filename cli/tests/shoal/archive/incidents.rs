@@ -57,7 +57,7 @@ fn archive_waits_for_its_bucket() {
 fn archive_has_a_gap_when_the_spool_is_full() {
     let drill = Drill::new();
     let away = drill.path("away");
-    let server = Archived::start(&drill.path("data"), &drill.url(), &["--archive-spool", "4M"]);
+    let server = Archived::with(&drill.path("data"), &drill.url(), &["--archive-spool", "4M"]);
     server.has_base();
     let first_base = server.metric("shoal_archive_base_last_timestamp_seconds");
     let mut redis = server.client();

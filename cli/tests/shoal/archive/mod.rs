@@ -35,8 +35,13 @@ struct Archived {
 impl Archived {
     /// A server of gRPC and Redis clients.
     fn start(data: &Path, archive: &str) -> Self {
+        Self::with(data, archive, &[])
+    }
+
+    /// The same with these options.
+    fn with(data: &Path, archive: &str, options: &[&str]) -> Self {
         let mut serve = Self::command(data, archive);
-        serve.args(["--archive-interval", "100ms"]);
+        serve.args(["--archive-interval", "100ms"]).args(options);
         Self::started(serve, false)
     }
 
