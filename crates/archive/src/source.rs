@@ -18,6 +18,9 @@ pub struct SourceFacts {
     pub remembered_log: u64,
     /// The last record that the opening found: everything that the store had acknowledged, and no record of this opening.
     pub recovered: Lsn,
+    /// The last record of the openings that had a log of the archive, or `recovered` if all had one: an archive with later records has those
+    /// of a copy of the store.
+    pub last_owned: Lsn,
     /// Every record from this number on is in the store's log.
     pub log_start: Lsn,
 }

@@ -44,6 +44,7 @@ impl ArchivedStore for EngineStore {
             tablets: self.0.tablets(),
             remembered_log: facts.remembered_log,
             recovered: facts.recovered,
+            last_owned: facts.last_owned,
             log_start: facts.log_start,
         }
     }

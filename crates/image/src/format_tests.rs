@@ -66,7 +66,7 @@ pub(crate) fn superblock() -> Superblock {
             ],
         },
         losses: Losses { since_number: 900, lost: 1023, reverted: 1024, resurrected: 1025 },
-        archive: ArchiveMark { log: u64::MAX - 1, first_lsn: Lsn(1026) },
+        archive: ArchiveMark { log: u64::MAX - 1, first_lsn: Lsn(1026), unowned_lsn: Lsn(1027) },
         tablets: vec![
             TabletRecord {
                 slot_first: 0,
@@ -140,6 +140,7 @@ fn superblock_layout_matches_document() {
         ("clock.store", 1016),
         ("archive.log", u64::MAX - 1),
         ("archive.first_lsn", 1026),
+        ("archive.unowned_lsn", 1027),
         ("clock.wall", 1017),
         ("clock.boot", 1018),
         ("clock.marks", 2),

@@ -38,7 +38,7 @@ const FEATURES_OFFSET: usize = 164;
 const TABLETS_OFFSET: usize = 256;
 const CLOCK_OFFSET: usize = TABLETS_OFFSET + TABLET_BYTES * TABLETS_MAX as usize;
 const ARCHIVE_OFFSET: usize = CLOCK_OFFSET + CLOCK_RECORD_BYTES + 16;
-const ARCHIVE_BYTES: usize = 16;
+const ARCHIVE_BYTES: usize = 24;
 const _: () = assert!(ARCHIVE_OFFSET == 3520 && ARCHIVE_OFFSET + ARCHIVE_BYTES <= CRC_OFFSET);
 
 /// The place of a store's archive. Zeros if an opening without an archive wrote the superblock, also one by a program that does not
@@ -49,6 +49,8 @@ pub struct ArchiveMark {
     pub log: u64,
     /// No record from here on was released: the log has it from its tail on, and no block of its value was reused. 0: not known.
     pub first_lsn: Lsn,
+    /// Records from here on are of openings that wrote to no log of the archive; 0: the opening of this superblock has one.
+    pub unowned_lsn: Lsn,
 }
 
 /// The place of the space image.
@@ -192,9 +194,9 @@ impl Superblock {
         if self.version > FORMAT_VERSION_OLDEST {
             self.encode_newer(&mut head);
             block[CLOCK_OFFSET..CLOCK_OFFSET + CLOCK_RECORD_BYTES].copy_from_slice(&self.clock.encode());
-            block[ARCHIVE_OFFSET..ARCHIVE_OFFSET + 8].copy_from_slice(&self.archive.log.to_le_bytes());
-            block[ARCHIVE_OFFSET + 8..ARCHIVE_OFFSET + ARCHIVE_BYTES]
-                .copy_from_slice(&self.archive.first_lsn.0.to_le_bytes());
+            let ArchiveMark { log, first_lsn, unowned_lsn } = self.archive;
+            let fields = [log, first_lsn.0, unowned_lsn.0].map(u64::to_le_bytes);
+            block[ARCHIVE_OFFSET..ARCHIVE_OFFSET + ARCHIVE_BYTES].copy_from_slice(fields.as_flattened());
         }
         assert!(head.len() <= TABLETS_OFFSET, "the head fits before the tablets");
         block[..head.len()].copy_from_slice(&head);
@@ -261,8 +263,9 @@ impl Superblock {
             losses = Losses { since_number, lost, reverted, resurrected };
             log_prepared = Some(reader.u32()?).filter(|&blocks| blocks > 0).unwrap_or(log_blocks);
             clock = ClockRecord::decode(block.get(CLOCK_OFFSET..CRC_OFFSET).ok_or(Truncated)?)?;
-            let [log, first_lsn] = fields(&mut Reader::new(block.get(ARCHIVE_OFFSET..).ok_or(Truncated)?))?;
-            archive = ArchiveMark { log, first_lsn: Lsn(first_lsn) };
+            let [log, first_lsn, unowned_lsn] =
+                fields(&mut Reader::new(block.get(ARCHIVE_OFFSET..).ok_or(Truncated)?))?;
+            archive = ArchiveMark { log, first_lsn: Lsn(first_lsn), unowned_lsn: Lsn(unowned_lsn) };
         }
         let layout = Layout { blocks_max, group_blocks, log_blocks, space_area_blocks, places };
         let tablets = (0..tablets.min(u32::from(TABLETS_MAX)) as usize)
@@ -332,6 +335,7 @@ impl Superblock {
             self.losses.reverted,
             self.losses.resurrected,
             self.archive.first_lsn.0,
+            self.archive.unowned_lsn.0,
         ];
         (8..=layout.log_blocks).contains(&self.log_prepared)
             && layout.is_sensible(self.device_blocks, self.features.incompatible)

@@ -101,6 +101,35 @@ fn archive_has_one_owner() {
     assert_eq!(names, BTreeSet::from(["one", "two"]), "nothing is merged");
 }
 
+/// A copy of the data file that is served without its bucket, writes as much as the first server, and starts again with it, takes nothing
+/// over: the archive would have writes of both.
+#[test]
+fn archive_refuses_a_copy_that_wrote_without_it() {
+    let drill = Drill::new();
+    let (data, copy, away) = (drill.path("data"), drill.path("copy"), drill.path("away"));
+    let first = Archived::start(&data, &drill.url());
+    first.has_base();
+    let mut of_first = first.client();
+    assert!(of_first.set("both", b"1") && of_first.is_archived(20_000));
+    fs::copy(&data, &copy).unwrap();
+    assert!(of_first.set("first", b"1") && of_first.is_archived(20_000));
+    drop(of_first);
+    first.kill();
+    fs::rename(drill.bucket(), &away).unwrap();
+    let second = Archived::start(&copy, &drill.url());
+    let mut of_second = second.client();
+    assert!((0..5).all(|number| of_second.set(&format!("second{number}"), b"2")));
+    drop(of_second);
+    second.kill();
+    fs::rename(&away, drill.bucket()).unwrap();
+    let second = Archived::start(&copy, &drill.url());
+    eventually("the copy is refused", || second.is_in_state("refused"));
+    second.kill();
+    let found = objects(&drill.restore("new", &[]));
+    let names: BTreeSet<&str> = found.keys().map(String::as_str).collect();
+    assert_eq!(names, BTreeSet::from(["both", "first"]), "nothing of the copy");
+}
+
 /// Incident 4: a program deleted everything. All of it comes back as of the second before, bit for bit.
 #[test]
 fn archive_restores_a_moment() {

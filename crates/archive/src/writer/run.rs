@@ -160,8 +160,11 @@ fn not_continued(shared: &Shared, claimed: &ClaimedLog, is_first: bool) -> Optio
     let kept_from = shared.spool.from().unwrap_or_else(|| shared.progress.lock().released);
     let why = if !is_first || facts.remembered_log != previous.id {
         format!("this store did not write log {:016x}, the last one of the archive", previous.id)
-    } else if facts.recovered < last {
-        format!("the store has records up to {}, and the archive up to {last}", facts.recovered)
+    } else if facts.last_owned < last {
+        let owned = facts.last_owned;
+        format!(
+            "the store wrote to the archive up to record {owned} at most, and the archive has records up to {last}"
+        )
     } else if kept_from > last {
         format!("the store's log starts after record {kept_from}, and the archive has records up to {last}")
     } else {

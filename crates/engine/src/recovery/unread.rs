@@ -71,10 +71,12 @@ pub(crate) fn keep_for_archive(space: &Arc<SpaceManager>, floor: Lsn, runs: Vec<
     }
 }
 
-/// The mark of this opening's superblocks: without an archive, records may follow that no archive knows.
+/// The mark of this opening's superblocks: without an archive, records may follow that no archive knows. Until the opening has a log of the
+/// archive, its records are those of nobody: a copy of the store may be served elsewhere, and may have the archive.
 pub(crate) fn mark_of(found: ArchiveMark, archived: Option<ArchivedStart>) -> ArchiveMark {
     archived.map_or(ArchiveMark::default(), |archived| ArchiveMark {
         log: found.log,
         first_lsn: archived.floor.next(),
+        unowned_lsn: if found.unowned_lsn == Lsn::NONE { archived.newest.next() } else { found.unowned_lsn },
     })
 }

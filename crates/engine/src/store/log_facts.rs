@@ -11,12 +11,19 @@ pub struct LogFacts {
     pub remembered_log: u64,
     /// The last record that the opening found. If the log had none from `log_start` on, the number before that.
     pub recovered: Lsn,
+    /// The last record of the openings that had a log of the archive: `recovered`, unless an opening before this one had none. Of later
+    /// records the archive has those of this store no more than those of a copy of it.
+    pub last_owned: Lsn,
     /// Every record from this number on is in the log.
     pub log_start: Lsn,
 }
 
 impl LogFacts {
     pub(crate) fn of(found: ArchiveMark, start: ArchivedStart) -> Self {
-        Self { remembered_log: found.log, recovered: start.newest, log_start: start.floor.next() }
+        let last_owned = match found.unowned_lsn {
+            Lsn::NONE => start.newest,
+            first => Lsn(first.0 - 1),
+        };
+        Self { remembered_log: found.log, recovered: start.newest, last_owned, log_start: start.floor.next() }
     }
 }

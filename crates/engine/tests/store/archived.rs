@@ -452,6 +452,28 @@ fn a_gap_is_reported() {
     assert!(matches!(block_on(bed.store.batch_after(newest)), Err(Error::Closed)));
 }
 
+/// Records of openings that noted no log are no part of what the store wrote to its archive, over any number of them.
+#[test]
+fn records_of_openings_without_a_log_are_unowned() {
+    let mut bed = Bed::new(blank(1_024, 9), tiny());
+    bed.put("one", vec![1]);
+    block_on(bed.store.remember_archive_log(7)).unwrap();
+    bed.put("two", vec![2]);
+    let owned = bed.store.newest_logged();
+    for cleanly in [false, true, false] {
+        bed.reopen(cleanly);
+        let facts = bed.store.log_facts();
+        assert_eq!((facts.remembered_log, facts.last_owned), (7, owned));
+        assert_eq!(facts.recovered, bed.store.newest_logged());
+        bed.put("three", vec![3]);
+    }
+    block_on(bed.store.remember_archive_log(8)).unwrap();
+    bed.put("four", vec![4]);
+    let owned = bed.store.newest_logged();
+    bed.reopen(false);
+    assert_eq!((bed.store.log_facts().last_owned, bed.store.log_facts().recovered), (owned, owned));
+}
+
 /// The log of the archive is remembered by the openings with an archive, and forgotten by one without.
 #[test]
 fn an_opening_without_an_archive_forgets_its_log() {

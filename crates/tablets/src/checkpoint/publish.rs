@@ -195,7 +195,8 @@ impl Checkpointer {
     /// The mark of the archive. The floor only rises, so a later look at it than the tail's is right, too.
     fn archive_mark(&self, before: ArchiveMark, log: Option<u64>) -> ArchiveMark {
         let Some(floor) = self.log.committer.floor() else { return before };
-        ArchiveMark { log: log.unwrap_or(before.log), first_lsn: floor.next() }
+        let unowned_lsn = if log.is_some() { Lsn::NONE } else { before.unowned_lsn };
+        ArchiveMark { log: log.unwrap_or(before.log), first_lsn: floor.next(), unowned_lsn }
     }
 
     /// The first record that an opening would have to replay with `changes`, or that the archive of the log still reads (INV-46); above

@@ -170,18 +170,19 @@ impl<'a> Claimant<'a> {
     }
 
     /// A store with fewer records than its archive is an old copy of the data file, or another server has written since. It takes nothing
-    /// over: the records that it writes next would have numbers that the archive has already.
+    /// over: the records that it writes next would have numbers that the archive has already. Records that it wrote without the archive do
+    /// not count: the archive may have other ones with their numbers.
     async fn check_not_behind(&self, record: &ArchiveRecord) -> Result<(), ClaimFailure> {
-        let recovered = self.shared.facts.recovered;
+        let owned = self.shared.facts.last_owned;
         for log in &record.logs {
             let last = match log.end {
                 Some(_) => log.last_lsn,
                 None => last_number(self.shared, log, known_slot(record, log)).await?,
             };
-            if last > recovered {
+            if last > owned {
                 return Err(ClaimFailure::Final(ArchiverState::Refused {
                     why: format!(
-                        "the archive has records up to {last}, and this store only up to {recovered}: its data file is an old copy, or another \
+                        "the archive has records up to {last}, and this store wrote to it up to {owned} at most: its data file is an old copy, or another \
                          server has written since. Restore the store from the archive, or use another prefix"
                     ),
                 }));

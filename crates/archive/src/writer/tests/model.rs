@@ -34,6 +34,8 @@ pub(super) struct Disk {
     pub(super) floor: u64,
     next: u64,
     remembered: u64,
+    /// The last record before the openings that remembered no log.
+    last_owned: Option<u64>,
     /// All logs that were remembered.
     pub(super) logs: Vec<u64>,
     ring_bytes: u64,
@@ -42,12 +44,17 @@ pub(super) struct Disk {
 impl Disk {
     pub(super) fn new(volume: VolumeId, ring_bytes: u64) -> Self {
         let (history, batches, logs) = (BTreeMap::new(), Vec::new(), Vec::new());
-        Self { volume, history, batches, floor: 0, next: 1, remembered: 0, logs, ring_bytes }
-    }
-
-    /// The store was served without its archive.
-    pub(super) fn forget_log(&mut self) {
-        self.remembered = 0;
+        Self {
+            volume,
+            history,
+            batches,
+            floor: 0,
+            next: 1,
+            remembered: 0,
+            last_owned: None,
+            logs,
+            ring_bytes,
+        }
     }
 
     /// A copy of the data file.
@@ -58,6 +65,7 @@ impl Disk {
             floor: self.floor,
             next: self.next,
             remembered: self.remembered,
+            last_owned: self.last_owned,
             ..Self::new(self.volume, self.ring_bytes)
         }
     }
@@ -82,11 +90,13 @@ impl ModelStore {
     pub(super) fn open(disk: &Arc<Mutex<Disk>>) -> Arc<Self> {
         let mut it = disk.lock();
         let durable = it.history.keys().next_back().copied().unwrap_or(0);
+        let last_owned = *it.last_owned.get_or_insert(durable);
         let facts = SourceFacts {
             volume: it.volume,
             tablets: 4,
             remembered_log: it.remembered,
             recovered: Lsn(durable),
+            last_owned: Lsn(last_owned),
             log_start: Lsn(it.floor + 1),
         };
         // Numbers of records that were not flushed are not used again.
@@ -155,7 +165,7 @@ impl ArchivedStore for ModelStore {
             let mut blocks = self.blocks_remember.subscribe();
             let _ = blocks.wait_for(|blocks| !blocks).await;
             let mut disk = self.disk.lock();
-            disk.remembered = log;
+            (disk.remembered, disk.last_owned) = (log, None);
             disk.logs.push(log);
             Ok(())
         }

@@ -36,7 +36,6 @@ struct Side {
     server: Option<Server>,
     /// The newest record that was archived, by the word of a process.
     archived: u64,
-    is_copy: bool,
 }
 
 struct Round {
@@ -55,7 +54,7 @@ impl Side {
             linger: Duration::from_millis([100, 1_000, 5_000][dice.below(3) as usize]),
             ..options(&folder)
         };
-        Self { disk: Arc::new(Mutex::new(disk)), folder, options, server: None, archived: 0, is_copy: false }
+        Self { disk: Arc::new(Mutex::new(disk)), folder, options, server: None, archived: 0 }
     }
 
     /// Notes the word of the process about the archive.
@@ -89,10 +88,6 @@ impl Side {
     fn crash(&mut self, events: &mut Events) {
         self.look(events);
         if let Some(server) = self.server.take() {
-            if self.is_copy && server.archiver.status().log == 0 {
-                // A copy that ran beside the original and never had the archive: nobody can tell its records from the original's.
-                self.disk.lock().forget_log();
-            }
             drop(server.archiver);
             server.store.close();
         }
@@ -229,7 +224,7 @@ async fn run(seed: u64) -> (Round, usize) {
         if at == 30 && round.dice.below(3) == 0 {
             // Somebody starts a copy of the data file.
             let copy = sides[0].disk.lock().copied();
-            let mut other = Side { is_copy: true, ..Side::new(copy, &round.dice) };
+            let mut other = Side::new(copy, &round.dice);
             round.start(&mut other).await;
             round.count("second server");
             sides.push(other);
