@@ -39,6 +39,9 @@ type ArchiveNow = Box<dyn Fn() -> ArchiveFigures + Send + Sync>;
 /// Reads the current connections.
 type ConnectionsNow = Box<dyn Fn() -> Connections + Send + Sync>;
 
+/// Redis commands that wait for the archive as long as their client wants: the time is no fault.
+const WAITS: [&str; 2] = ["wait", "waitaof"];
+
 /// The counts of one frontend.
 pub struct FrontendMetrics {
     /// `grpc`, `redis`, `s3` or `console`.
@@ -127,7 +130,7 @@ impl FrontendMetrics {
         if let Some(audit) = &self.logs.audit {
             audit.add(self.name, request);
         }
-        if request.took_ns() >= self.slow_ns {
+        if request.took_ns() >= self.slow_ns && !WAITS.contains(&request.operation) {
             request.say_slow(self.name);
             self.slow.add(self.name, request, self.clock.wall_ns());
         }
@@ -406,6 +409,24 @@ mod tests {
         assert_eq!((bucket.as_str(), key.len(), kept[1].object.is_none()), ("b", 256, true));
         assert!(kept[0].at_ns > 1_600_000_000_000_000_000);
         assert_eq!((Metrics::default().slow(), Metrics::default().slow_requests()), (None, vec![]));
+    }
+
+    #[test]
+    fn waits_for_the_archive_are_not_slow() {
+        let metrics = Metrics::new(true, Some(Duration::from_millis(5)), RequestLogs::default());
+        for operation in ["wait", "waitaof", "get"] {
+            metrics.redis().say(&SlowRequest {
+                operation,
+                noted: None,
+                times: 1,
+                result: "ok",
+                peer: ([127, 0, 0, 1], 1).into(),
+                marks: Marks::default(),
+                ended_ns: 9_000_000,
+            });
+        }
+        let kept: Vec<_> = metrics.slow_requests().iter().map(|slow| slow.operation.to_string()).collect();
+        assert_eq!(kept, ["get"]);
     }
 
     #[test]
