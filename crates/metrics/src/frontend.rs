@@ -39,7 +39,7 @@ type ArchiveNow = Box<dyn Fn() -> ArchiveFigures + Send + Sync>;
 /// Reads the current connections.
 type ConnectionsNow = Box<dyn Fn() -> Connections + Send + Sync>;
 
-/// Redis commands that wait for the archive as long as their client wants: the time is no fault.
+/// Redis commands that wait for the archive as long as their client asks for: they are never slow.
 const WAITS: [&str; 2] = ["wait", "waitaof"];
 
 /// The counts of one frontend.

@@ -2,7 +2,7 @@
 //!
 //! A restored store is the log up to one place. So all its keys agree on a place: if a write is in the store, each write that was
 //! acknowledged before that one was sent is in it too, of any key and over any protocol. A [`Cut`] is the least number of writes of each key
-//! that fits, and says so if there is none.
+//! that fits; if there is none, the check fails.
 
 use std::collections::BTreeMap;
 use std::time::Instant;

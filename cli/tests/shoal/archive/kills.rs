@@ -73,12 +73,12 @@ impl Lag {
     }
 }
 
-/// What is known when a server is gone.
+/// The writes up to a kill, and the lag before it.
 struct Killed {
     histories: Histories,
     /// Acknowledged writes of each protocol.
     acknowledged: [usize; 3],
-    /// When the last WAIT that was confirmed was sent.
+    /// The moment at which the last confirmed WAIT was sent.
     confirmed: Instant,
     at: Instant,
     lag: Lag,
@@ -169,7 +169,7 @@ fn round(runtime: &Runtime, number: u64, dice: &SeededEntropy) -> usize {
     missing.len()
 }
 
-/// When the missing writes were acknowledged, of a restored store that keeps all promises.
+/// The moments at which missing writes were acknowledged, of a restored store that keeps all promises.
 fn missing(
     histories: &Histories,
     found: &BTreeMap<Vec<u8>, Bytes>,

@@ -196,6 +196,11 @@ impl Drill {
         new
     }
 
+    /// The keys of the newest moment, in order.
+    fn restored_keys(&self) -> Vec<String> {
+        objects(&self.restore("new", &[])).into_keys().collect()
+    }
+
     fn try_restore(&self, name: &str, options: &[&str]) -> Done {
         let new = self.path(name);
         let words = ["restore", "--archive", &self.url(), "--data", text_of(&new), "--size", "256M"];

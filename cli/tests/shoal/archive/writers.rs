@@ -1,4 +1,4 @@
-//! Clients that write over all protocols until their server is gone, and note what they know.
+//! Clients that write over all protocols until their server is gone, and record each write with its outcome.
 
 use std::time::Instant;
 
@@ -43,7 +43,7 @@ pub(super) struct Writer {
 #[derive(Default)]
 pub(super) struct WriterNotes {
     histories: Histories,
-    /// Its increments: the sum, when it was sent and when it was answered.
+    /// Its increments: the sum, and the moments of request and answer.
     increments: Vec<(u64, Instant, Instant)>,
     pending_increments: Vec<Instant>,
     /// Acknowledged writes of each protocol.
@@ -112,7 +112,7 @@ impl Writer {
         self.write(key, frontend, KeyState::Value(value), rules).await
     }
 
-    /// Sends a write that nothing speaks against, and notes it.
+    /// Sends a write that must succeed, and records it.
     async fn write(
         &mut self,
         key: u64,

@@ -6,8 +6,8 @@ use parking_lot::Mutex;
 use shoal_base::Entropy;
 use tokio::time::{Instant, sleep_until};
 
-/// An object of at least this many bytes is large: at the prices of S3 its PUT costs no more than a month of its room, and a store that writes
-/// so much needs the requests. With a pause before each the archive would never catch up.
+/// Larger objects take no turn. At the prices of S3 their PUTs cost no more than a month of their room, and a store that writes that much needs
+/// the requests: with a pause before each, the archive would never catch up. In bytes.
 pub(super) const LARGE_BYTES: usize = 256 << 10;
 /// The pause after the first attempt. Each further one is twice as long.
 const PAUSE_MIN: Duration = Duration::from_millis(50);
@@ -47,8 +47,8 @@ impl PutTimes {
     }
 }
 
-/// The budget of PUTs: small requests, whose price is not that of their bytes, wait for their turn, so that a second has at most a number of
-/// them. A whole second's number may start at once.
+/// The budget of PUTs of small objects: they wait for their turn, so that a second has at most a number of them. A whole second's number may
+/// start at once.
 pub(super) struct PutBudget {
     interval: Duration,
     burst: Duration,

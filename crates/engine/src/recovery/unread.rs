@@ -71,8 +71,8 @@ pub(crate) fn keep_for_archive(space: &Arc<SpaceManager>, floor: Lsn, runs: Vec<
     }
 }
 
-/// The mark of this opening's superblocks: without an archive, records may follow that no archive knows. Until the opening has a log of the
-/// archive, its records are those of nobody: a copy of the store may be served elsewhere, and may have the archive.
+/// The mark of this opening's superblocks: without an archive, records may follow that no archive knows. Until the opening has noted a log of
+/// the archive, its records are not owned: a copy of the store may be served elsewhere, and may have the archive.
 pub(crate) fn mark_of(found: ArchiveMark, archived: Option<ArchivedStart>) -> ArchiveMark {
     archived.map_or(ArchiveMark::default(), |archived| ArchiveMark {
         log: found.log,

@@ -11,8 +11,8 @@ pub struct LogFacts {
     pub remembered_log: u64,
     /// The last record that the opening found. If the log had none from `log_start` on, the number before that.
     pub recovered: Lsn,
-    /// The last record of the openings that had a log of the archive: `recovered`, unless an opening before this one had none. Of later
-    /// records the archive has those of this store no more than those of a copy of it.
+    /// The last record of the openings that had a log of the archive: `recovered`, unless an opening before this one had none. Under
+    /// later numbers the archive may have records of a copy of the store.
     pub last_owned: Lsn,
     /// Every record from this number on is in the log.
     pub log_start: Lsn,
